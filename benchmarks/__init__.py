@@ -1,0 +1,1 @@
+"""Speed and accuracy runs; each prints a table that anyone can repeat."""

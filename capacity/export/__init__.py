@@ -1,0 +1,1 @@
+"""A plan as something to take away: a serve command, a report, alert rules, a dashboard."""

@@ -1,0 +1,1 @@
+"""A discrete-event simulation of continuous batching on a paged block pool."""

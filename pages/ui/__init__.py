@@ -1,0 +1,1 @@
+"""Widget groups, charts and formatting shared by the pages."""
