@@ -1,0 +1,202 @@
+"""Architecture facts of a decoder language model, layer by layer.
+
+What it answers: which layers keep which cache, and how many parameters each module has.
+``hf_config`` builds it from a config.json, ``catalog`` from the bundled table. Left out: training-only facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+AttentionKind = Literal["full", "sliding", "chunked"]
+StateKind = Literal["mamba1", "mamba2", "gated_delta_net", "kda", "lightning", "short_conv"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Softmax attention with a K and a V vector per KV head (MHA, GQA, MQA).
+
+    ``window`` is the sliding window or the chunk in tokens (None for full attention). ``head_dim`` is K's width,
+    ``v_head_dim`` V's. ``shares_kv``: reads another layer's cache and owns none (Gemma-3n, YOCO).
+    ``key_is_value``: one projection feeds both, the cache still holds both.
+    """
+
+    kind: AttentionKind = "full"
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    window: int | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "per_head", "full"] = "none"
+    output_gate: bool = False
+    key_is_value: bool = False
+    shares_kv: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Sparse-attention indexer (DeepSeek-V3.2, GLM-5): keys of ``head_dim`` fp8 plus a 4-byte scale per token."""
+
+    num_heads: int
+    head_dim: int
+    topk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): one joint latent per token, not split by tensor parallelism."""
+
+    num_heads: int
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    indexer: Indexer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentState:
+    """A layer whose cache is a fixed-size state per request (Mamba, gated delta net, KDA, lightning, short conv).
+
+    ``num_heads`` x ``head_dim`` is the inner (value) width; ``state_size`` the state's second dimension
+    (d_state, or the key head dim); ``num_groups`` = Mamba-2 groups, or key heads of a gated delta net.
+    ``conv_kernel`` 0 means no convolution state. ``state_dtype``: what the model's config demands for the
+    recurrent part ("float32"), None = the model dtype. ``dt_rank`` is Mamba-1's low rank.
+    """
+
+    kind: StateKind
+    num_heads: int
+    head_dim: int
+    state_size: int
+    num_groups: int = 1
+    conv_kernel: int = 4
+    state_dtype: str | None = None
+    dt_rank: int | None = None
+    bias: bool = False
+
+
+Mixer = Attention | LatentAttention | RecurrentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseMlp:
+    """Feed-forward block; ``gated`` has three matrices (SwiGLU, GeGLU), else two."""
+
+    intermediate_size: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeMlp:
+    """Mixture of experts. ``shared_intermediate_size`` is the total width of all shared experts (0 = none).
+
+    ``latent_size``: width in which experts work when it is not the hidden size (Nemotron-3 Super), else None.
+    ``dense_intermediate_size``: a dense MLP beside the experts in the same layer (Gemma-4), 0 = none.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_intermediate_size: int = 0
+    shared_gate: bool = False
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    latent_size: int | None = None
+    dense_intermediate_size: int = 0
+
+
+Mlp = DenseMlp | MoeMlp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One decoder layer: its mixers (usually one; Falcon-H1 has two side by side; none in MLP-only layers) and MLP.
+
+    ``extra_parameters`` holds what the generic count does not know (norms beyond two, per-layer scalars ...).
+    """
+
+    mixers: tuple[Mixer, ...]
+    mlp: Mlp | None
+    norm_parameters: int = 0
+    extra_parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """A vision or audio tower: its parameters and what one image costs in tokens and profiling."""
+
+    parameters: int
+    hidden_size: int | None = None
+    num_layers: int | None = None
+    image_tokens: int | None = None
+    max_image_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointQuantization:
+    """What quantization_config says: the format id of the catalogue and which modules stay in 16 bit.
+
+    ``ignored`` holds the exclude list's patterns as written; ``kv_cache_dtype`` the checkpoint's own KV format.
+    """
+
+    weight_format: str
+    ignored: tuple[str, ...] = ()
+    kv_cache_dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A decoder model as the planner needs it. Sizes in elements; ``dtype`` as torch spells it ("bfloat16")."""
+
+    model_id: str
+    architecture: str
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    num_attention_heads: int
+    max_position_embeddings: int | None
+    tie_word_embeddings: bool
+    dtype: str
+    layers: tuple[Layer, ...]
+    mtp_layers: tuple[Layer, ...] = ()
+    mtp_parameters: int = 0
+    encoder: Encoder | None = None
+    quantization: CheckpointQuantization | None = None
+    position_parameters: int = 0
+    other_parameters: int = 0
+    lm_head_bias: bool = False
+    published_parameters: int | None = None
+    checkpoint_bytes: int | None = None
+    config_section: str = ""
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    upper_bound: bool = False
+    extra: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return len(self.layers)
+
+    def mixers(self) -> Iterator[Mixer]:
+        """Every mixer of the main layers, in layer order."""
+        for layer in self.layers:
+            yield from layer.mixers
+
+    @property
+    def is_moe(self) -> bool:
+        return any(isinstance(layer.mlp, MoeMlp) for layer in self.layers)
+
+    @property
+    def uses_mla(self) -> bool:
+        return any(isinstance(m, LatentAttention) for m in self.mixers())
+
+    @property
+    def has_state(self) -> bool:
+        return any(isinstance(m, RecurrentState) for m in self.mixers())
