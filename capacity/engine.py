@@ -1,0 +1,193 @@
+"""What changes from vLLM release to release, as rows of a table: KV rules, defaults, what counts in the budget.
+
+Source: catalog/engine_releases.csv and engine_defaults.csv, each row with its own. Left out: V0's swapping.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Literal
+
+from capacity.errors import CapacityError
+
+Version = tuple[int, int, int]
+LATEST_KNOWN: Version = (0, 32, 0)
+GIB_BIG, GIB_HUGE = 70, 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRules:
+    """How one release plans its KV cache. ``group_slack`` None = always the smallest count.
+
+    ``size_check``: what the start-up check counts for one request: ``per_layer`` (each layer alone),
+    ``page_per_group`` (one page per group: lets hybrids start too small), ``blocks`` (whole blocks).
+    """
+
+    release: str
+    unequal_pages: bool = True
+    group_slack: float | None = 1.5
+    indexer_cache: bool = True
+    state_two_ids: bool = True
+    tokens_from_concurrency: bool = True
+    concurrent_steps_counted: bool = True
+    one_log_line: bool = True
+    pads_pages: bool = True
+    null_block_in_check: bool = True
+    size_check: Literal["per_layer", "page_per_group", "blocks"] = "blocks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRelease:
+    """One release's row. ``asked`` is what the user wrote; ``notes`` say what was assumed about it."""
+
+    asked: str
+    version: Version
+    row: str
+    gpu_memory_utilization: float
+    graphs_in_budget: bool
+    state_prefix_caching: bool
+    async_scheduling: bool
+    chunked_hybrid: bool
+    activation_factor: float
+    runner: Literal["v0", "v1"]
+    kv: KvRules
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerDefaults:
+    """Token budget and seats of a release on a class of GPU, with the source."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    source: str
+
+
+def parse_version(text: str) -> Version:
+    """A release as three numbers. Build suffixes (rc, dev, post, +local) are dropped.
+
+    >>> parse_version("0.11.1rc3.dev29+g3fa2c1218"), parse_version("v0.32")
+    ((0, 11, 1), (0, 32, 0))
+    """
+    match = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[.\-+]?(?:rc|dev|post|a|b)?[\w.+\-]*)?", text.strip())
+    if match is None:
+        raise CapacityError(
+            f"engine_version is {text[:40]!r}; expected a vLLM release such as 0.11.0 or 0.32.0", field="engine_version"
+        )
+    return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+@lru_cache(maxsize=256)
+def engine_release(text: str | None = None) -> EngineRelease:
+    """The rules of a vLLM release; None = the latest known one.
+
+    A newer one than known uses the latest rules and says so; one older than the table is refused.
+    """
+    rows = _release_rows()
+    version = LATEST_KNOWN if text is None else parse_version(text)
+    asked = _dotted(version) if text is None else text.strip().removeprefix("v")
+    if version < rows[0][0]:
+        raise CapacityError(
+            f"engine_version {asked} is older than any known release; known are {rows[0][1]['release']} to "
+            f"{_dotted(LATEST_KNOWN)}",
+            field="engine_version",
+        )
+    notes: list[str] = []
+    if version > LATEST_KNOWN:
+        notes.append(f"release {asked} is newer than any known; the rules of {_dotted(LATEST_KNOWN)} are used")
+    if version < (0, 10, 2):
+        notes.append(
+            f"release {asked}: the KV rules are those of 0.10.2, checked on start-up logs only, not on the planner itself"
+        )
+    row = [values for first, values in rows if first <= version][-1]
+    yes = {key: value == "yes" for key, value in row.items()}
+    check = row["size_check"]
+    return EngineRelease(
+        asked=asked,
+        version=version,
+        row=row["release"],
+        gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+        graphs_in_budget=yes["graphs_in_budget"],
+        state_prefix_caching=yes["state_prefix_caching"],
+        async_scheduling=yes["async_scheduling"],
+        chunked_hybrid=yes["chunked_hybrid"],
+        activation_factor=float(row["activation_factor"]),
+        runner="v0" if row["runner"] == "v0" else "v1",
+        kv=KvRules(
+            release=asked,
+            unequal_pages=yes["unequal_pages"],
+            group_slack=float(row["group_slack"]) if row["group_slack"] else None,
+            indexer_cache=yes["indexer_cache"],
+            state_two_ids=yes["state_two_ids"],
+            tokens_from_concurrency=yes["tokens_from_concurrency"],
+            concurrent_steps_counted=yes["concurrent_steps_counted"],
+            one_log_line=yes["one_log_line"],
+            pads_pages=yes["pads_pages"],
+            null_block_in_check=yes["null_block_in_check"],
+            size_check="per_layer" if check == "per_layer" else "page_per_group" if check == "page_per_group" else "blocks",
+        ),
+        source=row["source"],
+        notes=tuple(notes),
+    )
+
+
+def known_releases() -> tuple[str, ...]:
+    """Releases that a person can pick, newest first: every one whose planner was run, and the older rows."""
+    run = (
+        "0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.1 0.26.0 0.25.1 0.24.0 0.22.0 0.21.0 0.20.2 0.20.0 0.19.1 0.18.1 "
+        "0.17.1 0.16.0 0.15.1 0.13.0 0.12.0 0.11.2 0.11.0 0.10.2 0.9.2 0.8.5 0.6.6"
+    )
+    return tuple(run.split())
+
+
+def gpu_class(total_gib: float, name: str) -> Literal["small", "big", "huge"]:
+    """The engine's class of a device: it decides the default token budget and seats.
+
+    >>> gpu_class(79.18, "NVIDIA H100 80GB HBM3"), gpu_class(79.25, "NVIDIA A100-SXM4-80GB")
+    ('big', 'small')
+    """
+    if "a100" in name.lower():
+        return "small"
+    return "huge" if total_gib >= GIB_HUGE else "big" if total_gib >= GIB_BIG else "small"
+
+
+def scheduler_defaults(
+    release: EngineRelease, *, total_gib: float, gpu_name: str, usage: Literal["api_server", "llm_class"]
+) -> SchedulerDefaults:
+    """Default max_num_batched_tokens and max_num_seqs before the engine's own caps are applied."""
+    wanted = gpu_class(total_gib, gpu_name)
+    best = None
+    for first, row in _default_rows():
+        if first <= release.version and row["usage"] == usage and row["gpu_class"] in (wanted, "any"):
+            best = row
+    if best is None:
+        raise CapacityError(f"no defaults known for release {release.asked}", field="engine_version")
+    return SchedulerDefaults(
+        max_num_batched_tokens=int(best["max_num_batched_tokens"]),
+        max_num_seqs=int(best["max_num_seqs"]),
+        source=best["source"],
+    )
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _read(name: str, key: str) -> tuple[tuple[Version, dict[str, str]], ...]:
+    with (files("capacity.catalog") / name).open(encoding="utf-8", newline="") as lines:
+        return tuple((parse_version(row[key]), row) for row in csv.DictReader(lines))
+
+
+@lru_cache(maxsize=1)
+def _release_rows() -> tuple[tuple[Version, dict[str, str]], ...]:
+    return _read("engine_releases.csv", "release")
+
+
+@lru_cache(maxsize=1)
+def _default_rows() -> tuple[tuple[Version, dict[str, str]], ...]:
+    return _read("engine_defaults.csv", "first_release")
