@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from capacity.errors import CapacityError
 
@@ -23,6 +23,8 @@ GIB_BIG, GIB_HUGE = 70, 160
 class KvRules:
     """How one release plans its KV cache. ``group_slack`` None = always the smallest count.
 
+    ``dealing``: layers of a kind go to its groups one by one, or in runs. ``state_ids``: block ids of a recurrent
+    state with prefix caching. ``tokens_logged``: what "GPU KV cache size" means.
     ``size_check``: what the start-up check counts for one request: ``per_layer`` (each layer alone),
     ``page_per_group`` (one page per group: lets hybrids start too small), ``blocks`` (whole blocks).
     """
@@ -31,8 +33,9 @@ class KvRules:
     unequal_pages: bool = True
     group_slack: float | None = 1.5
     indexer_cache: bool = True
-    state_two_ids: bool = True
-    tokens_from_concurrency: bool = True
+    dealing: Literal["in_runs", "in_turn"] = "in_turn"
+    state_ids: Literal["one", "length", "two"] = "two"
+    tokens_logged: Literal["config_block", "group_block", "concurrency"] = "concurrency"
     concurrent_steps_counted: bool = True
     one_log_line: bool = True
     pads_pages: bool = True
@@ -106,7 +109,6 @@ def engine_release(text: str | None = None) -> EngineRelease:
         )
     row = [values for first, values in rows if first <= version][-1]
     yes = {key: value == "yes" for key, value in row.items()}
-    check = row["size_check"]
     return EngineRelease(
         asked=asked,
         version=version,
@@ -117,19 +119,20 @@ def engine_release(text: str | None = None) -> EngineRelease:
         async_scheduling=yes["async_scheduling"],
         chunked_hybrid=yes["chunked_hybrid"],
         activation_factor=float(row["activation_factor"]),
-        runner="v0" if row["runner"] == "v0" else "v1",
+        runner=_one_of(row, "runner", ("v0", "v1")),
         kv=KvRules(
             release=asked,
             unequal_pages=yes["unequal_pages"],
             group_slack=float(row["group_slack"]) if row["group_slack"] else None,
             indexer_cache=yes["indexer_cache"],
-            state_two_ids=yes["state_two_ids"],
-            tokens_from_concurrency=yes["tokens_from_concurrency"],
+            dealing=_one_of(row, "dealing", ("in_runs", "in_turn")),
+            state_ids=_one_of(row, "state_ids", ("one", "length", "two")),
+            tokens_logged=_one_of(row, "tokens_logged", ("config_block", "group_block", "concurrency")),
             concurrent_steps_counted=yes["concurrent_steps_counted"],
             one_log_line=yes["one_log_line"],
             pads_pages=yes["pads_pages"],
             null_block_in_check=yes["null_block_in_check"],
-            size_check="per_layer" if check == "per_layer" else "page_per_group" if check == "page_per_group" else "blocks",
+            size_check=_one_of(row, "size_check", ("per_layer", "page_per_group", "blocks")),
         ),
         source=row["source"],
         notes=tuple(notes),
@@ -176,6 +179,13 @@ def scheduler_defaults(
 
 def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
+
+
+def _one_of(row: dict[str, str], column: str, allowed: tuple[str, ...]) -> Any:
+    for value in allowed:
+        if row[column] == value:
+            return value
+    raise ValueError(f"engine_releases.csv: {column} is {row[column]!r}, expected one of {allowed}")
 
 
 def _read(name: str, key: str) -> tuple[tuple[Version, dict[str, str]], ...]:

@@ -70,10 +70,14 @@ def group_layers(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
     for i, layer in enumerate(layers):
         by_kind.setdefault(equal[layer], []).append(i)
     size = group_size([len(members) for members in by_kind.values()], rules)
+    in_runs = rules.dealing == "in_runs"
+    order = sorted(by_kind, key=lambda cache: in_runs and not cache.plans_as_full)
     groups = []
-    for cache, members in by_kind.items():
+    for cache in order:
+        members = by_kind[cache]
         count = ceil_div(len(members), size)
-        groups.extend(Group(cache=cache, layers=tuple(members[j::count])) for j in range(count))
+        dealt = (members[j * size : (j + 1) * size] if in_runs else members[j::count] for j in range(count))
+        groups.extend(Group(cache=cache, layers=tuple(part)) for part in dealt)
     widest = max(len(group.layers) for group in groups)
     return Grouping(
         groups=tuple(groups),

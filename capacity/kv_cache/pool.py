@@ -29,6 +29,7 @@ class PoolInputs:
     stages: tuple[range, ...]
     max_model_len: int
     max_num_batched_tokens: int
+    block_size: int
     concurrent_steps: int = 1
     decode_context_parallel_size: int = 1
     num_speculative_tokens: int = 0
@@ -69,9 +70,9 @@ def blocks_for_request(
     if cache.kind == "chunked":
         return ceil_div(min(cache.window + flying, tokens), block)
     if cache.kind == "state":
-        if inputs.align_state and not rules.state_two_ids:
+        if inputs.align_state and rules.state_ids == "length":
             return ceil_div(tokens, block)
-        return (2 if inputs.align_state else 1) + inputs.num_speculative_tokens
+        return (2 if inputs.align_state and rules.state_ids == "two" else 1) + inputs.num_speculative_tokens
     return ceil_div(ceil_div(tokens, inputs.decode_context_parallel_size), block)
 
 
@@ -100,10 +101,11 @@ def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInp
     concurrency = num_blocks / need
     held = int(concurrency * inputs.max_model_len)
     smallest = min(group.cache.block_size for group in grouping.groups)
-    if rules.tokens_from_concurrency:
+    if rules.tokens_logged == "concurrency":
         logged = held
     else:
-        logged = num_blocks // len(grouping.groups) * smallest * inputs.decode_context_parallel_size
+        block = inputs.block_size if rules.tokens_logged == "config_block" else smallest
+        logged = num_blocks // len(grouping.groups) * block * inputs.decode_context_parallel_size
     needed_bytes = _needed_bytes(grouping, layers, need, bytes_per_block, inputs, rules)
     available = inputs.available_bytes[stage]
     if inputs.num_gpu_blocks_override is not None:
