@@ -20,7 +20,9 @@ class Attention:
 
     ``window`` is the sliding window or the chunk in tokens (None for full attention). ``head_dim`` is K's width,
     ``v_head_dim`` V's. ``shares_kv``: reads another layer's cache and owns none (Gemma-3n, YOCO).
-    ``key_is_value``: one projection feeds both, the cache still holds both.
+    ``key_is_value``: one projection feeds both, the cache still holds both. ``output_gate``: the query projection
+    is twice as wide (Qwen3-Next). ``sinks``: one learned sink per head (gpt-oss). ``q_lora_rank``, ``o_lora_rank`` with
+    ``o_groups``: low-rank query and output projections (DeepSeek-V4).
     """
 
     kind: AttentionKind = "full"
@@ -35,6 +37,10 @@ class Attention:
     output_gate: bool = False
     key_is_value: bool = False
     shares_kv: bool = False
+    sinks: bool = False
+    q_lora_rank: int | None = None
+    o_lora_rank: int | None = None
+    o_groups: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,7 @@ class RecurrentState:
     (d_state, or the key head dim); ``num_groups`` = Mamba-2 groups, or key heads of a gated delta net.
     ``conv_kernel`` 0 means no convolution state. ``state_dtype``: what the model's config demands for the
     recurrent part ("float32"), None = the model dtype. ``dt_rank`` is Mamba-1's low rank.
+    ``inner_norms``: the layer normalises its own inner width (Mamba-2's gated norm, Jamba's dt/B/C norms).
     """
 
     kind: StateKind
@@ -78,6 +85,8 @@ class RecurrentState:
     state_dtype: str | None = None
     dt_rank: int | None = None
     bias: bool = False
+    conv_bias: bool = True
+    inner_norms: bool = True
 
 
 Mixer = Attention | LatentAttention | RecurrentState
@@ -144,16 +153,28 @@ class CheckpointQuantization:
     """What quantization_config says: the format id of the catalogue and which modules stay in 16 bit.
 
     ``ignored`` holds the exclude list's patterns as written; ``kv_cache_dtype`` the checkpoint's own KV format.
+    ``overrides``: (pattern, format id) of modules in another format (mixed checkpoints).
+    ``only``: patterns of the modules that are quantised, when the checkpoint names those instead.
     """
 
     weight_format: str
     ignored: tuple[str, ...] = ()
     kv_cache_dtype: str | None = None
+    overrides: tuple[tuple[str, str], ...] = ()
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder model as the planner needs it. Sizes in elements; ``dtype`` as torch spells it ("bfloat16")."""
+    """A decoder model as the planner needs it. Sizes in elements; ``dtype`` as torch spells it ("bfloat16").
+
+    ``kv_layout_known`` False: parameters can be counted, but no rule gives the cache's bytes
+    (``kv_layout_reason`` says why); planning refuses unless the user takes an upper bound (``upper_bound``).
+    ``mtp_parameters``: projections and norms of the MTP modules, beside ``mtp_layers``;
+    ``mtp_embedding_parameters``: their copies of embedding and head, which the engine shares with the main model.
+    ``norm_parameters``: the final norm (None = one vector of ``hidden_size``). ``count_basis``: what the
+    published count includes (main, main+mtp, main+mtp(shared embeddings), main+stored lm_head copy).
+    """
 
     model_id: str
     architecture: str
@@ -167,6 +188,7 @@ class ModelSpec:
     layers: tuple[Layer, ...]
     mtp_layers: tuple[Layer, ...] = ()
     mtp_parameters: int = 0
+    mtp_embedding_parameters: int = 0
     encoder: Encoder | None = None
     quantization: CheckpointQuantization | None = None
     position_parameters: int = 0
@@ -178,6 +200,10 @@ class ModelSpec:
     notes: tuple[str, ...] = ()
     source: str = ""
     upper_bound: bool = False
+    kv_layout_known: bool = True
+    kv_layout_reason: str | None = None
+    count_basis: str | None = None
+    norm_parameters: int | None = None
     extra: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
 
     @property
