@@ -66,10 +66,11 @@ class LayerParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """A model's parameters. ``total`` is what serving loads: layers, embedding, head, norm, positions, encoder.
+    """A model's parameters. ``total`` is what serving loads: layers, embedding, head, norms, positions, encoder.
 
-    ``mtp`` and ``mtp_embeddings`` (copies of embedding and head in the MTP modules) come on top: only speculative
-    decoding loads the first, and the second is shared with the main model. ``active``: per token, with embeddings.
+    ``mtp`` and ``mtp_embeddings`` (copies of embedding and head in the MTP modules) come on top: only
+    speculative decoding loads the first, and the second is shared with the main model. ``active``: what one
+    text token uses, embedding and head included.
     """
 
     layers: tuple[LayerParameters, ...]
@@ -98,7 +99,10 @@ class ParameterCount:
         return self.total - self.encoder - sum(layer.total - layer.active for layer in self.layers)
 
     def module(self, name: str) -> int:
-        """A module over all layers (``attention`` ...) or a global one (``embedding`` ...); ``other`` sums both."""
+        """A module over all layers (``attention`` ...) or a global one (``embedding`` ...).
+
+        ``other`` sums both. Raises AttributeError for an unknown name.
+        """
         per_layer = sum(getattr(layer, name) for layer in self.layers) if name in LAYER_MODULES else 0
         return per_layer + (getattr(self, name) if name in GLOBAL_MODULES else 0)
 
@@ -118,7 +122,9 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
     """
     embedding = spec.vocab_size * spec.hidden_size
     head = 0 if spec.tie_word_embeddings else embedding
-    layers = tuple(layer_parameters(layer, spec.hidden_size) for layer in spec.layers)
+    distinct = {id(layer): layer for layer in spec.layers}
+    counted = {key: layer_parameters(layer, spec.hidden_size) for key, layer in distinct.items()}
+    layers = tuple(counted[id(layer)] for layer in spec.layers)
     mtp_layers = tuple(layer_parameters(layer, spec.hidden_size) for layer in spec.mtp_layers)
     return ParameterCount(
         layers=layers,

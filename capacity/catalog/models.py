@@ -6,15 +6,14 @@ Left out: models that nobody has asked for yet; those come as a config.json.
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
+from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.model import ModelSpec
 
@@ -36,8 +35,7 @@ class PublishedCount:
 
 @lru_cache(maxsize=1)
 def _rows() -> dict[str, dict[str, str]]:
-    with (files("capacity.catalog") / "models.csv").open(encoding="utf-8", newline="") as lines:
-        return {row["model_id"]: row for row in csv.DictReader(lines)}
+    return {row["model_id"]: row for row in read_table("models")}
 
 
 @lru_cache(maxsize=1)

@@ -5,16 +5,15 @@ Source: catalog/model_families.csv, catalog/not_decoders.csv. Left out: anything
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
+from capacity.catalog.table import read_table
 from capacity.errors import ConfigError, UnknownArchitecture
 
 
@@ -56,31 +55,30 @@ def _split(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def families() -> tuple[Family, ...]:
     """All rows."""
-    with (files("capacity.catalog") / "model_families.csv").open(encoding="utf-8", newline="") as lines:
-        return tuple(
-            Family(
-                family=row["family"],
-                model_types=_split(row["model_types"]),
-                architectures=_split(row["architectures"]),
-                tie=row["tie"] == "yes",
-                norms=row["norms"],
-                norm_bias=row["norm_bias"] == "yes",
-                qkv_bias=row["qkv_bias"],
-                o_bias=row["o_bias"],
-                mlp_bias=row["mlp_bias"],
-                qk_norm=row["qk_norm"],
-                gated=row["gated"] == "yes",
-                position=row["position"],
-                rule=row["rule"],
-                state=row["state"],
-                router_bias=row["router_bias"] == "yes",
-                mtp=row["mtp"],
-                defaults=json.loads(row["defaults"]) if row["defaults"] else {},
-                unknown_kv=row["unknown_kv"],
-                source=row["source"],
-            )
-            for row in csv.DictReader(lines)
+    return tuple(
+        Family(
+            family=row["family"],
+            model_types=_split(row["model_types"]),
+            architectures=_split(row["architectures"]),
+            tie=row["tie"] == "yes",
+            norms=row["norms"],
+            norm_bias=row["norm_bias"] == "yes",
+            qkv_bias=row["qkv_bias"],
+            o_bias=row["o_bias"],
+            mlp_bias=row["mlp_bias"],
+            qk_norm=row["qk_norm"],
+            gated=row["gated"] == "yes",
+            position=row["position"],
+            rule=row["rule"],
+            state=row["state"],
+            router_bias=row["router_bias"] == "yes",
+            mtp=row["mtp"],
+            defaults=json.loads(row["defaults"]) if row["defaults"] else {},
+            unknown_kv=row["unknown_kv"],
+            source=row["source"],
         )
+        for row in read_table("model_families")
+    )
 
 
 @lru_cache(maxsize=1)
@@ -94,8 +92,7 @@ def _by_name() -> dict[str, Family]:
 
 @lru_cache(maxsize=1)
 def _not_decoders() -> dict[str, str]:
-    with (files("capacity.catalog") / "not_decoders.csv").open(encoding="utf-8", newline="") as lines:
-        return {name: row["kind"] for row in csv.DictReader(lines) for name in row["model_types"].split("|")}
+    return {name: row["kind"] for row in read_table("not_decoders") for name in row["model_types"].split("|")}
 
 
 def choose_family(

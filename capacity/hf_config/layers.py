@@ -6,7 +6,7 @@ Source: the families' modeling classes. Left out: encoders and quantisation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capacity.errors import ConfigError
@@ -15,7 +15,7 @@ from capacity.hf_config.kinds import layer_kinds
 from capacity.hf_config.mixers import attention, heads, latent_attention, state
 from capacity.hf_config.mlps import mlp_plan
 from capacity.hf_config.reader import Reader
-from capacity.model import DenseMlp, Layer, Mixer, MoeMlp
+from capacity.model import Attention, DenseMlp, Layer, Mixer, MoeMlp, RecurrentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ def build_layers(reader: Reader, family: Family) -> tuple[Layer, ...]:
     query, kv = heads(reader, family, layers) if needs_heads else ([None] * layers, [None] * layers)
     shared = reader.integer("num_kv_shared_layers") or 0
     made: dict[tuple[Any, ...], Mixer] = {}
+    interned: dict[Layer, Layer] = {}
     result = []
     for index, kind in enumerate(kinds):
         mixers: list[Mixer] = []
@@ -69,14 +70,13 @@ def build_layers(reader: Reader, family: Family) -> tuple[Layer, ...]:
             and isinstance(mlp, DenseMlp)
         ):
             mlp = DenseMlp(intermediate_size=2 * mlp.intermediate_size, gated=mlp.gated, bias=mlp.bias)
-        result.append(
-            Layer(
-                mixers=tuple(mixers),
-                mlp=mlp,
-                norm_parameters=_norms(reader, family, hidden, bool(mixers), mlp is not None),
-                extra_parameters=_extras(reader, family, hidden, mlp),
-            )
+        layer = Layer(
+            mixers=tuple(mixers),
+            mlp=mlp,
+            norm_parameters=_norms(reader, family, hidden, bool(mixers), mlp is not None),
+            extra_parameters=_extras(reader, family, hidden, mlp),
         )
+        result.append(interned.setdefault(layer, layer))
     return tuple(result)
 
 
@@ -90,9 +90,7 @@ def _layer_count(reader: Reader) -> int:
 
 
 def _sharing(mixer: Mixer) -> Mixer:
-    from dataclasses import replace
-
-    return replace(mixer, shares_kv=True) if hasattr(mixer, "shares_kv") else mixer
+    return replace(mixer, shares_kv=True) if isinstance(mixer, Attention) else mixer
 
 
 def _norms(reader: Reader, family: Family, hidden: int, has_mixer: bool, has_mlp: bool) -> int:
@@ -144,12 +142,7 @@ def build_mtp(reader: Reader, family: Family, layers: tuple[Layer, ...]) -> Mtp:
         return Mtp()
     hidden, vocab = reader.required("hidden_size"), reader.required("vocab_size")
     project = 2 * hidden * hidden
-    attending = [
-        layer
-        for layer in layers
-        if layer.mixers
-        and any(hasattr(m, "num_heads") and not hasattr(m, "conv_kernel") for m in layer.mixers)
-    ]
+    attending = [layer for layer in layers if any(not isinstance(m, RecurrentState) for m in layer.mixers)]
     last = attending[-1] if attending else layers[-1]
     if family.mtp == "deepseek":
         return Mtp(

@@ -5,21 +5,11 @@ Source: the families' modeling classes. Left out: routing details that change no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from capacity.errors import ConfigError
 from capacity.hf_config.families import Family
 from capacity.hf_config.mixers import says
 from capacity.hf_config.reader import Reader
 from capacity.model import DenseMlp, MoeMlp
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MlpPlan:
-    """One entry per layer; None where the layer has no MLP."""
-
-    dense: list[DenseMlp | None]
-    experts: list[MoeMlp | None]
 
 
 def mlp_plan(reader: Reader, family: Family, layers: int, kinds: list[str]) -> list[DenseMlp | MoeMlp | None]:
@@ -115,8 +105,7 @@ def _moe_layers(reader: Reader, family: Family, layers: int) -> list[bool]:
     first = reader.integer("first_k_dense_replace") or 0
     every = 1
     for key in ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"):
-        every = reader.integer(key, low=1) if reader.spelling(key) else every
-        every = every or 1
+        every = reader.integer(key, low=1) or every
     dense = set(reader.listed("mlp_only_layers") or ())
     last = reader.integer("moe_layer_end_index")
     phase = 0 if family.family.startswith("deepseek") else 1

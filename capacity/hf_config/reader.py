@@ -5,15 +5,14 @@ Source: catalog/config_names.csv (spellings and valid ranges). Left out: what a 
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
+from capacity.catalog.table import read_table
 from capacity.errors import ConfigError
 
 
@@ -29,13 +28,12 @@ class Name:
 @lru_cache(maxsize=1)
 def names() -> dict[str, Name]:
     """The table of spellings."""
-    with (files("capacity.catalog") / "config_names.csv").open(encoding="utf-8", newline="") as lines:
-        return {
-            row["field"]: Name(
-                low=int(row["low"]), high=int(row["high"]), aliases=tuple(row["aliases"].split("|"))
-            )
-            for row in csv.DictReader(lines)
-        }
+    return {
+        row["field"]: Name(
+            low=int(row["low"]), high=int(row["high"]), aliases=tuple(row["aliases"].split("|"))
+        )
+        for row in read_table("config_names")
+    }
 
 
 def seen(value: Any) -> str:

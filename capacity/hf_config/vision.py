@@ -5,12 +5,11 @@ Source: catalog/vision_towers.csv, exact for the towers in the model catalogue. 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
+from capacity.catalog.table import read_table
 from capacity.hf_config.reader import Reader
 from capacity.model import Encoder
 
@@ -26,8 +25,7 @@ COMMON = {
 @lru_cache(maxsize=1)
 def towers() -> dict[str, dict[str, str]]:
     """The table by model_type."""
-    with (files("capacity.catalog") / "vision_towers.csv").open(encoding="utf-8", newline="") as lines:
-        return {name: row for row in csv.DictReader(lines) for name in row["model_types"].split("|")}
+    return {name: row for row in read_table("vision_towers") for name in row["model_types"].split("|")}
 
 
 def encoder(
