@@ -144,11 +144,11 @@ def build_mtp(reader: Reader, family: Family, layers: tuple[Layer, ...]) -> Mtp:
     project = 2 * hidden * hidden
     attending = [layer for layer in layers if any(not isinstance(m, RecurrentState) for m in layer.mixers)]
     last = attending[-1] if attending else layers[-1]
-    if family.mtp == "deepseek":
+    if family.mtp in ("deepseek", "deepseek_shared"):
         return Mtp(
             layers=(layers[-1],) * count,
             parameters=count * (project + 3 * hidden),
-            embedding_parameters=count * 2 * vocab * hidden,
+            embedding_parameters=count * 2 * vocab * hidden if family.mtp == "deepseek" else 0,
         )
     if family.mtp == "qwen":
         return Mtp(layers=(last,) * count, parameters=project + 3 * hidden)
