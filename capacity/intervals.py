@@ -47,7 +47,7 @@ HISTOGRAMS = (
     "queue_s",
     "prefill_s",
     "decode_s",
-    "tokens_per_step",
+    "step_tokens",
     "request_prompt_tokens",
     "request_generation_tokens",
 )

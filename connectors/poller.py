@@ -1,0 +1,347 @@
+"""One poller per process: scrapes every target on its own schedule and hands the intervals on.
+
+What it answers: the latest snapshot and the recent intervals of every engine, whatever the number of
+browsers. A slow target never delays another; a failing or slowing one is asked less often. Left out: how to
+scrape (scrape).
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from capacity.interval_steps import between, gone
+from capacity.intervals import Interval
+from capacity.telemetry import EngineSnapshot, TargetSnapshot, down
+from connectors.errors import ConnectorError
+from connectors.ring import Ring
+
+MAX_BACKOFF_S = 60.0
+MAX_DUTY = 0.2
+MAX_WORKERS = 64
+RING_BUDGET = 9000
+RING_PER_ENGINE = (60, 900)
+RECENT_SNAPSHOTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollTarget:
+    """A target: a name that is safe to show, and how to scrape it once (raises ConnectorError or answers
+    down).
+    """
+
+    name: str
+    scrape: Callable[[], TargetSnapshot]
+    demo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What polling costs a target: scrapes and seconds of its time per second, over the recent scrapes."""
+
+    scrapes: int
+    scrapes_per_s: float | None
+    busy_share: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetView:
+    """A target as it stands. ``snapshots`` are the newest ones, oldest first; ``failures`` in a row."""
+
+    name: str
+    demo: bool
+    snapshots: tuple[TargetSnapshot, ...]
+    last_ok: TargetSnapshot | None
+    failures: int
+    interval_s: float
+    slowed: str | None
+    load: Load
+
+    @property
+    def latest(self) -> TargetSnapshot | None:
+        return self.snapshots[-1] if self.snapshots else None
+
+
+@dataclass(slots=True)
+class _State:
+    target: PollTarget
+    recent: deque[TargetSnapshot] = field(default_factory=lambda: deque(maxlen=RECENT_SNAPSHOTS))
+    last_ok: TargetSnapshot | None = None
+    engines: dict[str, EngineSnapshot] = field(default_factory=dict)
+    rings: dict[str, Ring] = field(default_factory=dict)
+    failures: int = 0
+    due_s: float = 0.0
+    attempted_s: float | None = None
+    scrape_s: float = 0.0
+    costs: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=20))
+    scrapes: int = 0
+
+
+class Poller:
+    """Polls ``targets`` every ``interval_s`` between ``start()`` and ``stop()``.
+
+    ``keep`` gets each batch of new intervals, about once per ``interval_s``, in a thread of its own; what it
+    raises is reported by ``problem`` and never stops the polling. ``now`` and ``steady`` are the wall and
+    monotonic clocks.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[PollTarget] = (),
+        *,
+        interval_s: float = 5.0,
+        keep: Callable[[list[Interval]], object] | None = None,
+        now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.interval_s = interval_s
+        self.problem: str | None = None
+        self._keep = keep
+        self._now = now
+        self._steady = steady
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
+        self._states: dict[str, _State] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._pending: list[Interval] = []
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._workers: ThreadPoolExecutor | None = None
+        self.set_targets(targets)
+
+    def set_targets(self, targets: Sequence[PollTarget]) -> None:
+        """Replace the targets; those that stay keep what is known about them."""
+        with self._wake:
+            wanted = {t.name: t for t in targets}
+            for name in [n for n in self._states if n not in wanted]:
+                del self._states[name]
+            start = self._steady()
+            for name, target in wanted.items():
+                if name in self._states:
+                    self._states[name].target = target
+                    continue
+                state = _State(target=target, due_s=start + _jitter(name) * self.interval_s)
+                self._states[name] = state
+                heapq.heappush(self._heap, (state.due_s, name))
+            self._resize()
+            self._wake.notify_all()
+
+    def _resize(self) -> None:
+        engines = max(1, sum(max(1, len(s.rings)) for s in self._states.values()))
+        size = min(max(RING_BUDGET // engines, RING_PER_ENGINE[0]), RING_PER_ENGINE[1])
+        for state in self._states.values():
+            for ring in state.rings.values():
+                ring.size = size
+        self._ring_size = size
+
+    def start(self) -> None:
+        """Begin polling. A second call does nothing."""
+        if self._threads:
+            return
+        self._workers = ThreadPoolExecutor(max_workers=MAX_WORKERS, thread_name_prefix="poll")
+        for name, run in (("poller", self._schedule), ("poll-keep", self._keeper)):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Stop scheduling, let running scrapes end (they have a deadline), keep what is left."""
+        self._stopping.set()
+        with self._wake:
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        if self._workers is not None:
+            self._workers.shutdown(wait=True, cancel_futures=True)
+        self._flush()
+        self._threads = []
+
+    def _schedule(self) -> None:
+        while not self._stopping.is_set():
+            with self._wake:
+                while self._heap and self._heap[0][1] not in self._states:
+                    heapq.heappop(self._heap)
+                if not self._heap:
+                    self._wake.wait(1.0)
+                    continue
+                due_s, name = self._heap[0]
+                wait_s = due_s - self._steady()
+                if wait_s > 0:
+                    self._wake.wait(min(wait_s, 1.0))
+                    continue
+                heapq.heappop(self._heap)
+                state = self._states[name]
+            assert self._workers is not None
+            self._workers.submit(self._poll, state)
+
+    def _poll(self, state: _State) -> None:
+        if self._stopping.is_set():
+            return
+        began = self._steady()
+        try:
+            snapshot = state.target.scrape()
+        except ConnectorError as error:
+            snapshot = down(
+                state.target.name, time_s=self._now(), monotonic_s=self._steady(), reason=str(error)
+            )
+        except Exception as error:
+            snapshot = down(
+                state.target.name,
+                time_s=self._now(),
+                monotonic_s=self._steady(),
+                reason=f"scraping failed inside Waterline: {type(error).__name__}",
+            )
+        self.accept(state.target.name, snapshot, took_s=self._steady() - began)
+
+    def accept(self, name: str, snapshot: TargetSnapshot, *, took_s: float) -> None:
+        """Take in one scrape's result, as the worker threads do; also for tests and replays."""
+        with self._wake:
+            state = self._states.get(name)
+            if state is None:
+                return
+            self._pending += self._intervals(state, snapshot)
+            state.recent.append(snapshot)
+            state.scrapes += 1
+            state.scrape_s = took_s if state.scrapes == 1 else 0.7 * state.scrape_s + 0.3 * took_s
+            state.costs.append((self._steady(), took_s, snapshot.payload_bytes or 0))
+            if snapshot.up:
+                state.failures = 0
+                state.last_ok = snapshot
+                state.engines = {engine.engine: engine for engine in snapshot.engines}
+            else:
+                state.failures += 1
+            now = self._steady()
+            state.due_s = max(state.due_s + self.pause_s(state.failures, state.scrape_s), now)
+            heapq.heappush(self._heap, (state.due_s, name))
+            self._wake.notify_all()
+
+    def pause_s(self, failures: int, scrape_s: float) -> float:
+        """Seconds between scrapes after ``failures`` in a row, or when a scrape takes long.
+
+        The first two failures change nothing, so that a restart is seen at once; then the pause doubles, to
+        at most a minute. A target never spends more than a fifth of its time answering us.
+        """
+        backoff = self.interval_s * 2.0 ** max(0, min(failures - 2, 8))
+        wanted = max(backoff, scrape_s / MAX_DUTY)
+        return max(self.interval_s, min(wanted, MAX_BACKOFF_S))
+
+    def _intervals(self, state: _State, snapshot: TargetSnapshot) -> list[Interval]:
+        at = snapshot.monotonic_s if snapshot.monotonic_s is not None else snapshot.time_s
+        seconds = self.interval_s if state.attempted_s is None else max(0.0, at - state.attempted_s)
+        state.attempted_s = at
+        name = state.target.name
+        found: list[Interval] = []
+        if snapshot.up:
+            for index, engine in enumerate(snapshot.engines):
+                found.append(
+                    between(
+                        state.engines.get(engine.engine),
+                        engine,
+                        target=name,
+                        seconds=seconds,
+                        previous_shared=state.last_ok.shared if state.last_ok and index == 0 else None,
+                        current_shared=snapshot.shared if index == 0 else None,
+                        scrape_s=snapshot.scrape_s,
+                        demo=state.target.demo,
+                    )
+                )
+        else:
+            lost: list[EngineSnapshot | None] = list(state.engines.values()) or [None]
+            reason = snapshot.reason or "no answer"
+            found = [
+                replace(
+                    gone(last, target=name, end_s=snapshot.time_s, seconds=seconds, reason=reason),
+                    demo=state.target.demo,
+                )
+                for last in lost
+            ]
+        for interval in found:
+            if interval.engine not in state.rings:
+                state.rings[interval.engine] = Ring(self._ring_size)
+                self._resize()
+            state.rings[interval.engine].append(interval)
+        return found
+
+    def _keeper(self) -> None:
+        while not self._stopping.wait(self.interval_s):
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            batch, self._pending = self._pending, []
+        if self._keep is None or not batch:
+            return
+        try:
+            self._keep(batch)
+            self.problem = None
+        except Exception as error:
+            self.problem = f"readings could not be kept: {type(error).__name__}: {error}"
+
+    def views(self) -> list[TargetView]:
+        """Every target as it stands, in the order they were given."""
+        with self._lock:
+            return [self._view(state) for state in self._states.values()]
+
+    def _view(self, state: _State) -> TargetView:
+        pause = self.pause_s(state.failures, state.scrape_s)
+        slowed = None
+        if state.failures > 2:
+            slowed = f"asked every {pause:.0f} s after {state.failures} failures in a row"
+        elif pause > self.interval_s * 1.01:
+            slowed = f"asked every {pause:.0f} s, because one answer takes {state.scrape_s:.1f} s"
+        costs = list(state.costs)
+        span = costs[-1][0] - costs[0][0] if len(costs) > 1 else 0.0
+        later = costs[1:]
+        return TargetView(
+            name=state.target.name,
+            demo=state.target.demo,
+            snapshots=tuple(state.recent),
+            last_ok=state.last_ok,
+            failures=state.failures,
+            interval_s=pause,
+            slowed=slowed,
+            load=Load(
+                scrapes=state.scrapes,
+                scrapes_per_s=len(later) / span if span > 0 else None,
+                busy_share=sum(took for _, took, _ in later) / span if span > 0 else None,
+                bytes_per_s=sum(size for _, _, size in later) / span if span > 0 else None,
+            ),
+        )
+
+    def intervals(self, start_s: float) -> list[Interval]:
+        """What the rings hold of every engine since ``start_s``, by target, engine and time."""
+        with self._lock:
+            return [
+                interval
+                for state in self._states.values()
+                for _, ring in sorted(state.rings.items())
+                for interval in ring.since(start_s)
+            ]
+
+    @property
+    def oldest_s(self) -> float | None:
+        """Start of the oldest interval in memory; None before the first scrape."""
+        with self._lock:
+            starts = [
+                ring.items[0].end_s - ring.items[0].seconds
+                for state in self._states.values()
+                for ring in state.rings.values()
+                if ring.items
+            ]
+        return min(starts) if starts else None
+
+
+def _jitter(name: str) -> float:
+    """A share of the interval that is the target's own, so that scrapes spread out and stay spread.
+
+    >>> 0.0 <= _jitter("http://a/metrics") < 1.0
+    True
+    """
+    return (zlib.crc32(name.encode()) % 1000) / 1000.0
