@@ -81,7 +81,9 @@ def quantised_share(spec: ModelSpec, fmt: WeightFormat) -> float:
     for module, (count, per_parameter) in checkpoint_modules(spec, fmt).items():
         if module != "mtp":
             total += count
-            saved = (base - per_parameter) / (base - fmt.bytes_per_weight) if base != fmt.bytes_per_weight else 0
+            saved = (
+                (base - per_parameter) / (base - fmt.bytes_per_weight) if base != fmt.bytes_per_weight else 0
+            )
             quantised += count * min(1.0, max(0.0, saved))
     return quantised / total if total else 0.0
 
@@ -128,7 +130,9 @@ def _base(fmt: WeightFormat) -> float:
 def _weight_bytes(spec: ModelSpec, fmt: WeightFormat) -> WeightBytes:
     own = spec.quantization if spec.quantization and spec.quantization.weight_format == fmt.id else None
     rules = _Rules(spec, fmt, own)
-    specific = own is not None and any(re.search(r"\d", p) for p in (*own.ignored, *own.only, *dict(own.overrides)))
+    specific = own is not None and any(
+        re.search(r"\d", p) for p in (*own.ignored, *own.only, *dict(own.overrides))
+    )
     seen: dict[int, dict[str, float]] = {}
     layers = []
     for index, layer in enumerate((*spec.layers, *spec.mtp_layers)):
@@ -233,7 +237,11 @@ def matches(pattern: str, name: str) -> bool:
             return re.match(pattern[3:], name) is not None
         except re.error:
             return False
-    plain = re.sub(r"^(model\.language_model|language_model\.model|language_model|backbone|transformer)\.", "model.", pattern)
+    plain = re.sub(
+        r"^(model\.language_model|language_model\.model|language_model|backbone|transformer)\.",
+        "model.",
+        pattern,
+    )
     if "*" in plain:
         return fnmatch.fnmatchcase(name, plain) or fnmatch.fnmatchcase(name, f"{plain}.*")
     return f".{plain}." in f".{name}."

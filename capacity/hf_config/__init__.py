@@ -100,7 +100,7 @@ def parse_config(
         + (2 * hidden if family.defaults.get("embedding_norm") else 0),
         lm_head_bias=bool(reader.flag("lm_head_bias", default=False)),
         config_section=name,
-        notes=(*notes, *dtype_notes),
+        notes=(*notes, *reader.notes, *dtype_notes),
         source="config.json",
         upper_bound=upper_bound,
         kv_layout_known=not family.unknown_kv,

@@ -130,12 +130,18 @@ def choose_family(
             "model_type and architectures are both missing; expected one of them, "
             "or accept an upper bound with every layer as full attention"
         )
-    near = difflib.get_close_matches(label, list(_by_name()), n=1, cutoff=0.75)
+    stems = {_stem(name): name for name in _by_name()}
+    close = difflib.get_close_matches(_stem(label), list(stems), n=1, cutoff=0.75)
+    near = [stems[stem] for stem in close]
     hint = f"; the closest known one is {near[0]}" if near else ""
     raise UnknownArchitecture(
         f"architecture {label[:60]!r} has no rule here{hint}; missing: which layers keep which cache. "
         "An upper bound with every layer as full attention can be accepted"
     )
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"(ForCausalLM|ForConditionalGeneration|LMHeadModel|Model)$", "", name).lower()
 
 
 def generic_family() -> Family:

@@ -1,4 +1,4 @@
-"""What each layer is: full, sliding or chunked attention, recurrent state, both side by side, MLP only, or nothing.
+"""What each layer is: full, sliding or chunked attention, recurrent state, both at once, MLP only, or nothing.
 
 Source: the configs' own pattern fields, and the family's rule where they are silent. Left out: widths.
 """
@@ -6,7 +6,7 @@ Source: the configs' own pattern fields, and the family's rule where they are si
 from __future__ import annotations
 
 from capacity.errors import ConfigError
-from capacity.hf_config.families import Family
+from capacity.hf_config.families import GENERIC, Family
 from capacity.hf_config.reader import Reader, seen
 
 WORDS = {
@@ -21,7 +21,12 @@ LETTERS = {"M": "state", "*": "full", "-": "mlp", "E": "moe"}
 
 
 def layer_kinds(reader: Reader, family: Family, layers: int) -> list[str]:
-    """One word per layer. Raises ConfigError for a list of the wrong length or an unknown word."""
+    """One word per layer.
+
+    Raises ConfigError for a list of the wrong length, an unknown word, or a hybrid without its pattern.
+    """
+    if family.family == GENERIC:
+        return ["full"] * layers
     for listed in (_by_words, _by_letters, _by_numbers, _by_indices):
         kinds = listed(reader, family, layers)
         if kinds is not None:
@@ -36,6 +41,11 @@ def layer_kinds(reader: Reader, family: Family, layers: int) -> list[str]:
     if family.rule == "interval":
         every = reader.integer("full_attention_interval", low=1) or 4
         return ["full" if (i + 1) % every == 0 else "state" for i in range(layers)]
+    if family.state or "pattern_field" in family.defaults:
+        field = family.defaults.get("pattern_field", "layer_types")
+        raise ConfigError(
+            f"{reader.path(field)} is missing; expected which of the {layers} layers keep attention"
+        )
     return _windows(reader, family, layers)
 
 
@@ -113,9 +123,9 @@ def _windows(reader: Reader, family: Family, layers: int) -> list[str]:
     if family.rule == "llama4":
         every = reader.integer("no_rope_layer_interval", low=1) or 4
         return ["full" if (i + 1) % every == 0 else "chunked" for i in range(layers)]
-    if window is None or flag is False or family.rule == "full":
+    if window is None or flag is False or family.unknown_kv or reader.spelling("kv_lora_rank"):
         return ["full"] * layers
-    if family.rule == "window":
+    if family.rule in ("window", "full"):
         return ["sliding" if longest is None or window < longest else "full"] * layers
     if family.rule == "window_flag":
         first = reader.integer("max_window_layers", low=0)

@@ -36,7 +36,7 @@ def build_layers(reader: Reader, family: Family) -> tuple[Layer, ...]:
     latent = latent_attention(reader) if reader.spelling("kv_lora_rank") else None
     needs_heads = latent is None and any(kind not in ("state", "mlp", "moe") for kind in kinds)
     query, kv = heads(reader, family, layers) if needs_heads else ([None] * layers, [None] * layers)
-    shared = reader.integer("num_kv_shared_layers") or 0
+    shared = reader.integer("num_kv_shared_layers", low=0, high=layers - 1) or 0
     made: dict[tuple[Any, ...], Mixer] = {}
     interned: dict[Layer, Layer] = {}
     result = []

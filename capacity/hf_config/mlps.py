@@ -35,7 +35,7 @@ def mlp_plan(reader: Reader, family: Family, layers: int, kinds: list[str]) -> l
         if is_moe and experts:
             result.append(experts[index])
         elif width:
-            gated = family.gated and not (reader.flag("use_gated_mlp") is False)
+            gated = family.gated and reader.flag("use_gated_mlp") is not False
             result.append(DenseMlp(intermediate_size=width, gated=gated, bias=says(reader, family.mlp_bias)))
         else:
             result.append(None)
@@ -58,6 +58,15 @@ def _dense_widths(reader: Reader, family: Family, layers: int, *, needed: bool) 
         ratio = reader.number("expansion_ratio") or reader.number("ffn_hidden_ratio") or ratio
         if ratio:
             return [int(ratio * reader.required("hidden_size"))] * layers
+        experts = reader.integer("num_experts") and reader.integer("moe_intermediate_size")
+        if needed and experts:
+            shared = reader.per_layer("n_shared_experts", layers)[0] or 0
+            chosen = reader.per_layer("num_experts_per_tok", layers)[0] or 1
+            width = experts * (chosen + shared)
+            reader.notes.append(
+                f"intermediate_size is missing: dense layers counted as {width:,} wide, as one token's experts"
+            )
+            return [width] * layers
         if needed:
             reader.required("intermediate_size")
     if family.defaults.get("halved_intermediate"):

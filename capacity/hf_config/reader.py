@@ -46,7 +46,7 @@ def seen(value: Any) -> str:
         return f"{value:,}" if abs(value) < 10**15 else "a number of more than 15 digits"
     if isinstance(value, float):
         return f"{value:g}"
-    return {dict: "an object", list: "a list"}.get(type(value), f"a {type(value).__name__}")
+    return "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else "no number"
 
 
 class Reader:
@@ -58,6 +58,7 @@ class Reader:
         self.section = section
         self.name = name
         self.defaults = defaults or {}
+        self.notes: list[str] = []
 
     def path(self, key: str) -> str:
         """The field's full name for a message."""
@@ -92,12 +93,12 @@ class Reader:
         value = self.integer(field)
         if value is None:
             known = names()[field]
-            other = ", ".join(known.aliases[1:4])
+            other = ", ".join([alias for alias in known.aliases if alias != field][:3])
             where = f" in {self.name}" if self.name else ""
             raise ConfigError(
-                f"{known.aliases[0]} is missing{where}; expected a whole number from {known.low:,} to {known.high:,}"
+                f"{field} is missing{where}; expected a whole number from {known.low:,} to {known.high:,}"
                 + (f" (also read as {other})" if other else ""),
-                field=known.aliases[0],
+                field=field,
             )
         return value
 

@@ -96,6 +96,7 @@ def _tower(
         or {"siglip": 896, "llama4": 336, "clip": 336}.get(row.get("tower", ""), 448)
     ) // patch
     positions = {
+        "grid_64": 64 * 64,
         "patches": side * side,
         "patches_and_class": side * side + 1,
         "num_position_embeddings": reader.integer("num_position_embeddings", low=1) or 2304,
