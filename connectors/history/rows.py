@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +123,8 @@ def frame_of(columns: Mapping[str, NDArray[np.generic]]) -> Frame:
 
 
 def _ints(item: object) -> NDArray[np.int64]:
+    if type(item) is np.ndarray:
+        return item
     return np.ma.getdata(np.asanyarray(item)).astype(np.int64, copy=False)
 
 
@@ -212,7 +215,7 @@ def _sum_counts(frame: Frame, first: int, end: int) -> tuple[int, NDArray[np.int
             picked.append(item)
     if not picked:
         return int(frame.layout_id[end - 1]), None
-    return layout, picked[0] if len(picked) == 1 else np.add.reduce(picked)
+    return layout, picked[0] if len(picked) == 1 else np.add.reduce(picked, dtype=np.int64)
 
 
 def _state(states: Sequence[str]) -> str:
@@ -251,13 +254,18 @@ def intervals_of(
         )
 
 
+@lru_cache(maxsize=256)
+def _width(layout: Layout) -> int:
+    return sum(len(bounds) + 1 for _, bounds in layout)
+
+
 def _histograms(
     frame: Frame, i: int, layouts: Mapping[int, Layout], columns: Mapping[str, list[float]]
 ) -> dict[str, HistogramDelta]:
     counts = frame.counts[i]
     layout = layouts.get(int(frame.layout_id[i]), ())
     found: dict[str, HistogramDelta] = {}
-    if counts is None or len(counts) != sum(len(bounds) + 1 for _, bounds in layout):
+    if counts is None or len(counts) != _width(layout):
         return found
     flat = counts.tolist()
     at = 0
