@@ -1,0 +1,136 @@
+"""One look at one target: the metrics page at a URL, or a recorded page in a file, as a TargetSnapshot.
+
+``scrape`` raises ConnectorError; ``observe`` turns it into a snapshot that is down, with the reason. Left
+out: schedules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from capacity.telemetry import EngineSnapshot, State, TargetSnapshot, down
+from connectors import exposition, vocabulary
+from connectors.addresses import redacted
+from connectors.engine_config import Limits
+from connectors.errors import BadTarget, ConnectorError, NotMetrics, TooLarge
+from connectors.http import HttpClient
+from connectors.reading import read
+from connectors.targets import Target
+
+FILE_CAP_BYTES = 64_000_000
+
+
+def snapshot_of(
+    body: bytes,
+    *,
+    target: str,
+    time_s: float,
+    content_type: str = "",
+    monotonic_s: float | None = None,
+    scrape_s: float | None = None,
+    address: str | None = None,
+    limits: Limits | None = None,
+    notes: tuple[str, ...] = (),
+) -> TargetSnapshot:
+    """A metrics page as a snapshot. Raises NotMetrics where no known engine or GPU speaks on it, TooLarge."""
+    page = exposition.parse(body, content_type=content_type, wanted=vocabulary.wanted)
+    found = read(page.samples, time_s=time_s, monotonic_s=monotonic_s, complete=page.complete, limits=limits)
+    if not found.engines and not found.shared:
+        if not page.complete:
+            raise NotMetrics("the page is cut before any engine's metrics; expected a whole metrics page")
+        raise NotMetrics(
+            f"the endpoint answers with {page.names_seen} metric names, none of a known engine: "
+            "wrong port, or stats disabled"
+        )
+    return TargetSnapshot(
+        target=target,
+        time_s=time_s,
+        monotonic_s=monotonic_s,
+        scrape_s=scrape_s,
+        payload_bytes=len(body),
+        address=address,
+        state=State.OK if page.complete else State.PARTIAL,
+        reason=None if page.complete else next((n for n in page.notes if "partial" in n), "partial page"),
+        engines=found.engines,
+        shared=found.shared,
+        notes=(*notes, *page.notes, *found.notes),
+    )
+
+
+def scrape(
+    target: Target,
+    *,
+    client: HttpClient | None = None,
+    wall: Callable[[], float] = time.time,
+    steady: Callable[[], float] = time.monotonic,
+) -> TargetSnapshot:
+    """Ask a target once, within the client's deadline. Raises ConnectorError.
+
+    Pass ``client_for(target)`` as ``client`` to keep the session (and its TLS context) between scrapes.
+    """
+    if target.kind == "prometheus":
+        from connectors.prometheus_api import instant_snapshot
+
+        return instant_snapshot(target, client=client, wall=wall, steady=steady)
+    client = client or client_for(target)
+    answer = client.get(target.url)
+    return snapshot_of(
+        answer.body,
+        content_type=answer.content_type,
+        target=target.name,
+        time_s=wall(),
+        monotonic_s=steady(),
+        scrape_s=answer.elapsed_s,
+        address=answer.address,
+        limits=target.limits,
+        notes=answer.notes,
+    )
+
+
+def client_for(target: Target) -> HttpClient:
+    """A client with the target's access and policy. Raises BadTarget for unreadable certificate files."""
+    return HttpClient(target.access, policy=target.policy)
+
+
+def observe(
+    target: Target,
+    *,
+    client: HttpClient | None = None,
+    wall: Callable[[], float] = time.time,
+    steady: Callable[[], float] = time.monotonic,
+) -> TargetSnapshot:
+    """Like ``scrape``, but a failure is a snapshot that is down and says why."""
+    try:
+        return scrape(target, client=client, wall=wall, steady=steady)
+    except ConnectorError as error:
+        return down(target.name, time_s=wall(), monotonic_s=steady(), reason=str(error))
+
+
+def read_file(path: Path, *, time_s: float | None = None, limits: Limits | None = None) -> TargetSnapshot:
+    """A recorded page (plain or gzip), or a recorded answer of a Prometheus query API. Raises
+    ConnectorError.
+    """
+    try:
+        if path.stat().st_size > FILE_CAP_BYTES:
+            raise TooLarge(f"{path.name} is larger than {FILE_CAP_BYTES / 1e6:.0f} MB")
+        body = path.read_bytes()
+        when = path.stat().st_mtime if time_s is None else time_s
+    except OSError as error:
+        reason = error.strerror.lower() if error.strerror else "unknown cause"
+        raise BadTarget(f"{path} cannot be read ({reason}); valid: a URL or a metrics file") from error
+    if body.startswith(exposition.GZIP_MAGIC):
+        body = exposition.gunzip(body, cap_bytes=FILE_CAP_BYTES)
+    if len(body) > FILE_CAP_BYTES:
+        raise TooLarge(f"{path.name} is larger than {FILE_CAP_BYTES / 1e6:.0f} MB")
+    if body.lstrip()[:1] == b"{" and b'"resultType"' in body[:4000]:
+        from connectors.prometheus_api import snapshot_of_answer
+
+        return snapshot_of_answer(body, target=str(path), limits=limits)
+    return snapshot_of(body, target=redacted(str(path)), time_s=when, limits=limits)
+
+
+def engine_of(snapshot: TargetSnapshot, engine: str) -> EngineSnapshot | None:
+    """The engine of that name in a snapshot."""
+    return next((one for one in snapshot.engines if one.engine == engine), None)
