@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -143,13 +144,34 @@ def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
     return found
 
 
+@lru_cache(maxsize=40_000)
+def _series(series: str) -> tuple[str, Mapping[str, str]]:
+    """Name and labels of a series, through prometheus_client once: the next scrapes repeat the same text."""
+    for family in parse_text(series + " 0\n"):
+        for sample in family.samples:
+            return sample.name, sample.labels
+    raise ValueError(f"no sample in {series[:60]!r}")
+
+
+def _sample(line: str) -> Sample:
+    """One line of the text format; what is not ``series value`` goes through the whole parser."""
+    series = _key(line)
+    value = line[len(series) :]
+    if "_" in value or len(value.split()) != 1:
+        for family in parse_text(line + "\n"):
+            for sample in family.samples:
+                return sample
+        raise ValueError(f"no sample in {line[:60]!r}")
+    name, labels = _series(series)
+    return Sample(name, labels, float(value))  # type: ignore[arg-type]
+
+
 def _samples(lines: Iterable[str], *, openmetrics: str | None) -> Iterator[Sample]:
     """Samples of some lines of one page; ValueError where the parser refuses one."""
-    if openmetrics is not None:
-        families = parse_openmetrics(openmetrics)
-    else:
-        families = parse_text("\n".join(lines) + "\n")
-    for family in families:
+    if openmetrics is None:
+        yield from map(_sample, lines)
+        return
+    for family in parse_openmetrics(openmetrics):
         yield from family.samples
 
 
