@@ -160,9 +160,10 @@ def find_gpu(name: str) -> Gpu:
     plain = _plain(wanted)
     if plain in _spellings():
         return gpus()[_spellings()[plain]]
-    size = re.search(r"(\d+)gb$", plain)
-    if size is not None and plain[: size.start()] in _spellings():
-        gpu = gpus()[_spellings()[plain[: size.start()]]]
+    size = re.search(r"[\s-](\d+)\s?gb\b", wanted, re.IGNORECASE)
+    without = _plain(wanted.replace(size[0], " ")) if size is not None else ""
+    if size is not None and without in _spellings():
+        gpu = gpus()[_spellings()[without]]
         if gpu.memory_gb_nominal == float(size[1]):
             return gpu
     starts = [gpu_id for gpu_id in gpus() if plain and _plain(gpu_id).startswith(plain)]

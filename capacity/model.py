@@ -18,10 +18,13 @@ StateKind = Literal["mamba1", "mamba2", "gated_delta_net", "kda", "lightning", "
 class Attention:
     """Softmax attention with a K and a V vector per KV head (MHA, GQA, MQA).
 
-    ``window`` is the sliding window or the chunk in tokens (None for full attention). ``head_dim`` is K's width,
+    ``window`` is the sliding window or the chunk in tokens (None for full attention). ``head_dim`` is K's
+    width,
     ``v_head_dim`` V's. ``shares_kv``: reads another layer's cache and owns none (Gemma-3n, YOCO).
-    ``key_is_value``: one projection feeds both, the cache still holds both. ``output_gate``: the query projection
-    is twice as wide (Qwen3-Next). ``sinks``: one learned sink per head (gpt-oss). ``q_lora_rank``, ``o_lora_rank`` with
+    ``key_is_value``: one projection feeds both, the cache still holds both. ``output_gate``: the query
+    projection
+    is twice as wide (Qwen3-Next). ``sinks``: one learned sink per head (gpt-oss). ``q_lora_rank``,
+    ``o_lora_rank`` with
     ``o_groups``: low-rank query and output projections (DeepSeek-V4).
     """
 
@@ -45,7 +48,9 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """Sparse-attention indexer (DeepSeek-V3.2, GLM-5): keys of ``head_dim`` fp8 plus a 4-byte scale per token."""
+    """Sparse-attention indexer (DeepSeek-V3.2, GLM-5): keys of ``head_dim`` fp8 plus a 4-byte scale per
+    token.
+    """
 
     num_heads: int
     head_dim: int
@@ -67,7 +72,8 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentState:
-    """A layer whose cache is a fixed-size state per request (Mamba, gated delta net, KDA, lightning, short conv).
+    """A layer whose cache is a fixed-size state per request (Mamba, gated delta net, KDA, lightning, short
+    conv).
 
     ``num_heads`` x ``head_dim`` is the inner (value) width; ``state_size`` the state's second dimension
     (d_state, or the key head dim); ``num_groups`` = Mamba-2 groups, or key heads of a gated delta net.
@@ -126,7 +132,8 @@ Mlp = DenseMlp | MoeMlp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One decoder layer: its mixers (usually one; Falcon-H1 has two side by side; none in MLP-only layers) and MLP.
+    """One decoder layer: its mixers (usually one; Falcon-H1 has two side by side; none in MLP-only layers)
+    and MLP.
 
     ``extra_parameters`` holds what the generic count does not know (norms beyond two, per-layer scalars ...).
     """
@@ -152,7 +159,8 @@ class Encoder:
 class CheckpointQuantization:
     """What quantization_config says: the format id of the catalogue and which modules stay in 16 bit.
 
-    ``ignored`` holds the exclude list's patterns as written; ``kv_cache_dtype`` the checkpoint's own KV format.
+    ``ignored`` holds the exclude list's patterns as written; ``kv_cache_dtype`` the checkpoint's own KV
+    format.
     ``overrides``: (pattern, format id) of modules in another format (mixed checkpoints).
     ``only``: patterns of the modules that are quantised, when the checkpoint names those instead.
     """
@@ -171,7 +179,8 @@ class ModelSpec:
     ``kv_layout_known`` False: parameters can be counted, but no rule gives the cache's bytes
     (``kv_layout_reason`` says why); planning refuses unless the user takes an upper bound (``upper_bound``).
     ``mtp_parameters``: projections and norms of the MTP modules, beside ``mtp_layers``;
-    ``mtp_embedding_parameters``: their copies of embedding and head, which the engine shares with the main model.
+    ``mtp_embedding_parameters``: their copies of embedding and head, which the engine shares with the main
+    model.
     ``norm_parameters``: the final norm (None = one vector of ``hidden_size``). ``count_basis``: what the
     published count includes (main, main+mtp, main+mtp(shared embeddings), main+stored lm_head copy).
     """

@@ -26,7 +26,8 @@ GLOBAL_MODULES = ("embedding", "lm_head", "final_norm", "position", "mtp", "enco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParameters:
-    """One layer's attention. ``q`` and ``o`` are split by query heads, ``kv`` by KV heads (a whole head at least),
+    """One layer's attention. ``q`` and ``o`` are split by query heads, ``kv`` by KV heads (a whole head at
+    least),
     ``replicated`` stands on every tensor-parallel rank (MLA's down projections, indexer, norms)."""
 
     q: int = 0
@@ -66,7 +67,8 @@ class LayerParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """A model's parameters. ``total`` is what serving loads: layers, embedding, head, norms, positions, encoder.
+    """A model's parameters. ``total`` is what serving loads: layers, embedding, head, norms, positions,
+    encoder.
 
     ``mtp`` and ``mtp_embeddings`` (copies of embedding and head in the MTP modules) come on top: only
     speculative decoding loads the first, and the second is shared with the main model. ``active``: what one

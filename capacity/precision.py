@@ -20,7 +20,8 @@ from capacity.model import ModelSpec
 class WeightFormat:
     """A weight format. ``bytes_per_weight`` includes scales and zero points.
 
-    ``quantised_modules``: what is quantised when no exclude list says otherwise. ``whole_model``: the figure is an
+    ``quantised_modules``: what is quantised when no exclude list says otherwise. ``whole_model``: the
+    figure is an
     average over every tensor (GGUF). ``bits``: of one element (16 for bf16).
     """
 
@@ -45,7 +46,9 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvFormat:
-    """A KV-cache format: ``element_bytes`` per number, or ``record_bytes`` per token and layer (MLA layouts)."""
+    """A KV-cache format: ``element_bytes`` per number, or ``record_bytes`` per token and layer (MLA
+    layouts).
+    """
 
     id: str
     name: str
@@ -131,7 +134,8 @@ GROUPED = re.compile(r"(?P<kind>awq|gptq|ct)-int(?P<bits>[2-8])-g(?P<group>\d{1,
 def resolve_weight_format(text: str | None, spec: ModelSpec | None = None) -> WeightFormat:
     """The weight format that a spelling means; ``id`` and ``name`` say which one was taken.
 
-    None and "auto" mean the checkpoint's own format, or 16 bit. A family name (fp8, int4 ...) takes the checkpoint's
+    None and "auto" mean the checkpoint's own format, or 16 bit. A family name (fp8, int4 ...) takes the
+    checkpoint's
     own variant when it has one of that family. Raises CapacityError naming close matches.
 
     >>> [resolve_weight_format(t).id for t in ("fp8", "awq", "gptq-int4", "nvfp4", "mxfp4", "w8a8", "fp16")]
@@ -160,7 +164,8 @@ def resolve_weight_format(text: str | None, spec: ModelSpec | None = None) -> We
 
 def _covers(wanted: str, own: str) -> bool:
     """True when a loose spelling names the family of the checkpoint's own format."""
-    families = {"fp8": ("fp8",), "int4": ("awq-int4", "gptq-int4", "ct-int4"), "awq": ("awq-",), "gptq": ("gptq-",),
+    families = {"fp8": ("fp8",), "int4": ("awq-int4", "gptq-int4", "ct-int4"), "awq": ("awq-",),
+                "gptq": ("gptq-",),
                 "gptq-int4": ("gptq-int4",), "w4a16": ("ct-int4", "gptq-int4"), "fp4": ("nvfp4", "mxfp4"),
                 "int8": ("int8",), "compressed-tensors": ("ct-", "fp8", "int8", "nvfp4"),
                 "modelopt": ("fp8", "nvfp4"), "bitsandbytes": ("bnb-",), "bnb": ("bnb-",)}  # fmt: skip
@@ -193,7 +198,8 @@ def _by_id(format_id: str) -> WeightFormat:
 
 
 def resolve_kv_format(text: str | None) -> KvFormat:
-    """The KV format that vLLM's ``kv_cache_dtype`` spelling means (None and "auto": 16 bit). Raises CapacityError.
+    """The KV format that vLLM's ``kv_cache_dtype`` spelling means (None and "auto": 16 bit). Raises
+    CapacityError.
 
     >>> resolve_kv_format("fp8_e4m3").element_bytes, resolve_kv_format("fp8_ds_mla").record_bytes
     (1.0, 656)

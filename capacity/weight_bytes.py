@@ -1,7 +1,9 @@
 """Bytes per parameter of each module in a weight format: what is quantised and what stays in 16 bit.
 
-Source: the checkpoint's exclude list where the format is the checkpoint's own, else catalog/weight_formats.csv and
-format_exceptions.csv. Validated against published checkpoint sizes. Left out: padding under tensor parallelism.
+Source: the checkpoint's exclude list where the format is the checkpoint's own, else
+catalog/weight_formats.csv and
+format_exceptions.csv. Validated against published checkpoint sizes. Left out: padding under tensor
+parallelism.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ QUANTISABLE = ("attention", "state", "mlp", "experts", "shared_experts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightBytes:
-    """Bytes per parameter by module: ``layers[i][module]`` (also ``attention.q`` ...) and ``globals_[module]``."""
+    """Bytes per parameter by module: ``layers[i][module]`` (also ``attention.q`` ...) and
+    ``globals_[module]``.
+    """
 
     format: WeightFormat
     layers: tuple[dict[str, float], ...]
@@ -36,7 +40,8 @@ class WeightBytes:
 def weight_bytes(spec: ModelSpec, fmt: WeightFormat) -> WeightBytes:
     """Bytes per parameter of every module of ``spec`` stored as ``fmt``.
 
-    A format that is the checkpoint's own follows the checkpoint's exclude list; another one the table's default.
+    A format that is the checkpoint's own follows the checkpoint's exclude list; another one the table's
+    default.
     """
     key = (id(spec), fmt.id)
     kept = _cache.get(key)
@@ -77,7 +82,7 @@ def module_bytes_per_parameter(
 def quantised_share(spec: ModelSpec, fmt: WeightFormat) -> float:
     """The share of the served parameters that the format quantises (the rest stays in 16 bit)."""
     base = _base(fmt)
-    quantised = total = 0.0
+    quantised, total = 0.0, 0
     for module, (count, per_parameter) in checkpoint_modules(spec, fmt).items():
         if module != "mtp":
             total += count
@@ -115,7 +120,7 @@ def stored_bytes(spec: ModelSpec, fmt: WeightFormat) -> int:
 
 def _average(layers: tuple[dict[str, float], ...], count: ParameterCount, module: str) -> float:
     name, _, part = module.partition(".")
-    weighted = total = 0.0
+    weighted, total = 0.0, 0
     for values, sizes in zip(layers, count.layers, strict=True):
         size = getattr(sizes.attention_parts, part) if part else getattr(sizes, name)
         weighted += size * values[module]
@@ -148,7 +153,7 @@ def _weight_bytes(spec: ModelSpec, fmt: WeightFormat) -> WeightBytes:
     base = fmt.bytes_per_weight if fmt.whole_model else _base(fmt)
     globals_ = dict.fromkeys(("embedding", "lm_head", "final_norm", "position", "encoder", "other"), base)
     count = count_parameters(spec)
-    size = weighted = 0.0
+    size, weighted = 0, 0.0
     for values, sizes in zip(mtp, count.mtp_layers, strict=True):
         for module in LAYER_MODULES:
             size += getattr(sizes, module)
@@ -187,9 +192,9 @@ class _Rules:
                 pair = sums.setdefault(name, [0.0, 0.0])
                 pair[0] += size * each
                 pair[1] += size
-        for name, (weighted, size) in sums.items():
-            if size:
-                values[name] = weighted / size
+        for name, (weighted, whole) in sums.items():
+            if whole:
+                values[name] = weighted / whole
         return values
 
     def _tensor(self, module: str, name: str) -> float:
@@ -229,8 +234,10 @@ def _exceptions() -> dict[tuple[str, str], tuple[frozenset[str], frozenset[str],
 def matches(pattern: str, name: str) -> bool:
     """Whether an exclude-list entry covers a tensor: ``re:`` regular expression, glob, or whole name parts.
 
-    >>> matches("re:.*self_attn.*", "model.layers.0.self_attn.q_proj"), matches("gate", "model.layers.0.mlp.gate_proj")
-    (True, False)
+    >>> matches("re:.*self_attn.*", "model.layers.0.self_attn.q_proj")
+    True
+    >>> matches("gate", "model.layers.0.mlp.gate_proj")
+    False
     """
     if pattern.startswith("re:"):
         try:

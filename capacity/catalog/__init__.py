@@ -1,4 +1,6 @@
-"""Bundled facts (models, accelerators, formats, engine releases) and their loaders. Each row keeps its source."""
+"""Bundled facts (models, accelerators, formats, engine releases) and their loaders. Each row keeps its
+source.
+"""
 
 from capacity.catalog.models import (
     PublishedCount,

@@ -60,7 +60,8 @@ def model_ids() -> tuple[str, ...]:
 
 
 def find_model_id(name: str) -> str:
-    """The catalogue id for an id or a short name, whatever its case. Raises CapacityError naming close matches.
+    """The catalogue id for an id or a short name, whatever its case. Raises CapacityError naming close
+    matches.
 
     >>> find_model_id("llama-3.1-8b"), find_model_id("OPENAI/GPT-OSS-120B")
     ('meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')

@@ -1,4 +1,5 @@
-"""A Hugging Face config.json as a ModelSpec: every spelling of the catalogue's families, never guessed silently.
+"""A Hugging Face config.json as a ModelSpec: every spelling of the catalogue's families, never guessed
+silently.
 
 Source: catalog/model_families.csv and config_names.csv. Left out: tokenizers, generation settings.
 """
@@ -26,7 +27,9 @@ DTYPES = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "auto")
 def parse_config_text(
     text: str, *, model_id: str | None = None, accept_upper_bound: bool = False
 ) -> ModelSpec:
-    """The model in a config.json's text. Raises ConfigError with one sentence (HTML, not JSON, too large ...)."""
+    """The model in a config.json's text. Raises ConfigError with one sentence (HTML, not JSON, too large
+    ...).
+    """
     return parse_config(config_from_text(text), model_id=model_id, accept_upper_bound=accept_upper_bound)
 
 
@@ -38,8 +41,9 @@ def parse_config(
     Sizes are elements. ``accept_upper_bound`` plans an architecture without a rule with every layer as full
     attention, and says so. Raises ConfigError (a field), UnknownArchitecture (no rule).
 
-    >>> spec = parse_config({"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32,
-    ...     "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256})
+    >>> spec = parse_config({"architectures": ["LlamaForCausalLM"], "hidden_size": 4096,
+    ...     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    ...     "intermediate_size": 14336, "vocab_size": 128256})
     >>> spec.num_hidden_layers, spec.layers[0].mixers[0].head_dim
     (32, 128)
     """

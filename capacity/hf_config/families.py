@@ -19,7 +19,9 @@ from capacity.errors import ConfigError, UnknownArchitecture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One row of the table. Columns that hold a config key ("attention_bias") mean: as that key says, else no."""
+    """One row of the table. Columns that hold a config key ("attention_bias") mean: as that key says, else
+    no.
+    """
 
     family: str
     model_types: tuple[str, ...]
@@ -98,7 +100,9 @@ def _not_decoders() -> dict[str, str]:
 def choose_family(
     model_type: str, architectures: tuple[str, ...], *, encoder_decoder: bool, accept_upper_bound: bool
 ) -> Family:
-    """The family by model_type, else by architecture. Raises ConfigError for encoders, UnknownArchitecture otherwise."""
+    """The family by model_type, else by architecture. Raises ConfigError for encoders, UnknownArchitecture
+    otherwise.
+    """
     label = architectures[0] if architectures else model_type
     kind = _not_decoders().get(model_type)
     if kind is None and encoder_decoder:
@@ -116,7 +120,7 @@ def choose_family(
         )
     if kind is not None:
         raise ConfigError(
-            f"{label or model_type} is an {kind} model, it has no decoder KV cache; expected a causal language model"
+            f"{label or model_type} is an {kind} model; expected a causal model with a KV cache"
             if kind[0] in "aeiou"
             else f"{label or model_type} is a {kind}; expected a causal language model"
         )
@@ -149,5 +153,6 @@ def generic_family() -> Family:
     return Family(
         family=GENERIC, model_types=(), architectures=(), tie=False, norms="2", norm_bias=False,
         qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias", qk_norm="none", gated=True,
-        position="rope", rule="full", state="", router_bias=False, mtp="", defaults={}, unknown_kv="", source="",
+        position="rope", rule="full", state="", router_bias=False, mtp="", defaults={}, unknown_kv="",
+        source="",
     )  # fmt: skip

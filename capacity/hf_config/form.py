@@ -25,13 +25,15 @@ def spec_from_form(
 ) -> ModelSpec:
     """A model from a form. ``kv_heads`` is the number of KV heads, not the group size. Raises ConfigError.
 
-    >>> spec_from_form(layers=40, heads=40, kv_heads=40, hidden=5120, vocab=32000).layers[0].mixers[0].head_dim
+    >>> spec = spec_from_form(layers=40, heads=40, kv_heads=40, hidden=5120, vocab=32000)
+    >>> spec.layers[0].mixers[0].head_dim
     128
     """
     reader = Reader(
         {
             "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-            "hidden_size": hidden, "vocab_size": vocab, "head_dim": head_dim, "intermediate_size": intermediate,
+            "hidden_size": hidden, "vocab_size": vocab, "head_dim": head_dim,
+            "intermediate_size": intermediate,
             "max_position_embeddings": max_position_embeddings,
         }
     )  # fmt: skip

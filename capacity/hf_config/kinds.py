@@ -1,4 +1,5 @@
-"""What each layer is: full, sliding or chunked attention, recurrent state, both at once, MLP only, or nothing.
+"""What each layer is: full, sliding or chunked attention, recurrent state, both at once, MLP only, or
+nothing.
 
 Source: the configs' own pattern fields, and the family's rule where they are silent. Left out: widths.
 """
@@ -10,7 +11,8 @@ from capacity.hf_config.families import GENERIC, Family
 from capacity.hf_config.reader import Reader, seen
 
 WORDS = {
-    "full_attention": "full", "attention": "full", "full": "full", "global": "full", "global_attention": "full",
+    "full_attention": "full", "attention": "full", "full": "full", "global": "full",
+    "global_attention": "full",
     "sliding_attention": "sliding", "sliding": "sliding", "local": "sliding", "local_attention": "sliding",
     "sliding_window": "sliding", "chunked_attention": "chunked",
     "linear_attention": "state", "mamba": "state", "mamba2": "state", "conv": "state", "recurrent": "state",
@@ -73,7 +75,8 @@ def _by_letters(reader: Reader, family: Family, layers: int) -> list[str] | None
     unknown = next((letter for letter in pattern if letter not in LETTERS), None)
     if unknown is not None or len(pattern) != layers:
         raise ConfigError(
-            f"{reader.path('hybrid_override_pattern')} has {len(pattern)} letters; expected {layers} of M, *, - and E",
+            f"{reader.path('hybrid_override_pattern')} has {len(pattern)} letters; "
+            f"expected {layers} of M, *, - and E",
             field="hybrid_override_pattern",
         )
     return [LETTERS[letter] for letter in pattern]

@@ -31,7 +31,9 @@ def qk_norm(reader: Reader, family: Family) -> Literal["none", "per_head", "full
 
 
 def heads(reader: Reader, family: Family, layers: int) -> tuple[list[int | None], list[int | None]]:
-    """Query and KV heads of each layer (0 or None = no attention there). MQA and absent fields are resolved."""
+    """Query and KV heads of each layer (0 or None = no attention there). MQA and absent fields are
+    resolved.
+    """
     query = reader.per_layer("num_attention_heads", layers)
     if all(count is None for count in query):
         reader.required("num_attention_heads")
@@ -53,7 +55,7 @@ def head_dim(reader: Reader, query_heads: int) -> int:
     hidden = reader.required("hidden_size")
     if hidden % query_heads:
         raise ConfigError(
-            f"head_dim is missing, and hidden_size {hidden:,} is not a multiple of num_attention_heads {query_heads}",
+            f"head_dim is missing, and hidden_size {hidden:,} is no multiple of the {query_heads} heads",
             field="head_dim",
         )
     return hidden // query_heads
@@ -145,7 +147,9 @@ def _needed(reader: Reader, *keys: str) -> int:
 
 
 def state(reader: Reader, family: Family) -> Mixer:
-    """The recurrent state of one layer by the family's kind. Raises ConfigError that names the missing width."""
+    """The recurrent state of one layer by the family's kind. Raises ConfigError that names the missing
+    width.
+    """
     hidden = reader.required("hidden_size")
     stated = reader.text("mamba_ssm_cache_dtype") or reader.text("mamba_ssm_dtype")
     state_dtype = stated if stated not in (None, "auto") else None
@@ -180,7 +184,8 @@ def state(reader: Reader, family: Family) -> Mixer:
         count = reader.required("num_attention_heads")
         width = head_dim(reader, count)
         return RecurrentState(
-            kind="lightning", num_heads=count, head_dim=width, state_size=width, num_groups=count, conv_kernel=0,
+            kind="lightning", num_heads=count, head_dim=width, state_size=width, num_groups=count,
+            conv_kernel=0,
             state_dtype="float32",
         )  # fmt: skip
     if family.state == "short_conv":

@@ -64,7 +64,7 @@ def _dense_widths(reader: Reader, family: Family, layers: int, *, needed: bool) 
             chosen = reader.per_layer("num_experts_per_tok", layers)[0] or 1
             width = experts * (chosen + shared)
             reader.notes.append(
-                f"intermediate_size is missing: dense layers counted as {width:,} wide, as one token's experts"
+                f"intermediate_size is missing: dense layers counted {width:,} wide, as one token's experts"
             )
             return [width] * layers
         if needed:
@@ -149,7 +149,7 @@ def _experts(reader: Reader, family: Family, layers: int) -> list[MoeMlp] | None
             shared = width
         if (chosen[index] or 0) > counts[index] and counts[index]:
             raise ConfigError(
-                f"num_experts_per_tok is {chosen[index]}; expected at most the number of experts ({counts[index]})",
+                f"num_experts_per_tok is {chosen[index]}; expected at most the {counts[index]} experts",
                 field="num_experts_per_tok",
             )
         result.append(

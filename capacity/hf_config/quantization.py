@@ -14,7 +14,8 @@ from capacity.model import CheckpointQuantization
 
 ALGOS = {"FP8": "fp8-tensor", "NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4", "FP8_PB_WO": "fp8-block128",
          "FP8_PER_CHANNEL_PER_TOKEN": "fp8-channel", "FP8_BLOCK_SCALES": "fp8-block128", "MXFP8": "mxfp8",
-         "MXFP4": "mxfp4", "INT8_SQ": "int8-w8a8", "W8A8_SQ_PER_CHANNEL": "int8-w8a8", "W4A16_AWQ": "awq-int4-g128",
+         "MXFP4": "mxfp4", "INT8_SQ": "int8-w8a8", "W8A8_SQ_PER_CHANNEL": "int8-w8a8",
+         "W4A16_AWQ": "awq-int4-g128",
          "W8A16": "int8-w8a16"}  # fmt: skip
 IGNORE_KEYS = (
     "modules_to_not_convert",

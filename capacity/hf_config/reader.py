@@ -89,7 +89,9 @@ class Reader:
         return self.check(field, value, low=low, high=high)
 
     def required(self, field: str) -> int:
-        """A whole number that the model cannot be planned without. Raises ConfigError that names its spellings."""
+        """A whole number that the model cannot be planned without. Raises ConfigError that names its
+        spellings.
+        """
         value = self.integer(field)
         if value is None:
             known = names()[field]

@@ -16,7 +16,8 @@ TEXT_SECTIONS = (
 )  # fmt: skip
 VISION_SECTIONS = ("vision_config", "vit_config", "vision_tower_config", "visual", "vision_encoder_config")
 INHERITED = (
-    "tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "max_position_embeddings", "vocab_size",
+    "tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "max_position_embeddings",
+    "vocab_size",
     "compression_config",
 )  # fmt: skip
 
@@ -24,7 +25,8 @@ INHERITED = (
 def language_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[Mapping[str, Any]]]:
     """The language model's fields, the section's name ("" = top) and the wrappers around it, innermost last.
 
-    Fields that wrappers state for the whole model (dtype, tie, quantisation) are filled in where the section is silent.
+    Fields that wrappers state for the whole model (dtype, tie, quantisation) are filled in where the
+    section is silent.
     """
     section: Mapping[str, Any] = config
     name = ""

@@ -17,7 +17,9 @@ MAX_VALUES = 1_000_000
 
 
 def config_from_text(text: str) -> dict[str, Any]:
-    """The JSON object in ``text``. Raises ConfigError: too long, HTML, not JSON, not an object, nested too deeply."""
+    """The JSON object in ``text``. Raises ConfigError: too long, HTML, not JSON, not an object, nested too
+    deeply.
+    """
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"the config has {len(text):,} characters; expected at most {MAX_CHARACTERS:,}")
     start = text.lstrip("\ufeff \t\r\n")

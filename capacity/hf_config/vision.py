@@ -1,6 +1,7 @@
 """A vision tower's parameters, estimated from its config: layers, patch embedding, positions and projector.
 
-Source: catalog/vision_towers.csv, exact for the towers in the model catalogue. Left out: audio towers' details.
+Source: catalog/vision_towers.csv, exact for the towers in the model catalogue. Left out: audio towers'
+details.
 """
 
 from __future__ import annotations
