@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -147,10 +148,10 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
-    """requests on the connections above, with one TLS context per target."""
+    """requests on the connections above."""
 
     def __init__(self, access: Access) -> None:
-        self._context = _tls_context(access)
+        self._context = _tls_context(access.ca_file, access.client_cert, access.client_key, access.verify)
         super().__init__(max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -161,16 +162,20 @@ class _Adapter(HTTPAdapter):
         """The context above holds what is trusted; requests' own bundle is not loaded over it."""
 
 
-def _tls_context(access: Access) -> ssl.SSLContext:
+@lru_cache(maxsize=64)
+def _tls_context(
+    ca_file: str | None, client_cert: str | None, client_key: str | None, verify: bool
+) -> ssl.SSLContext:
+    """One context for all targets with the same files: each holds about 1 MB of trusted certificates."""
     try:
-        context = ssl.create_default_context(cafile=access.ca_file)
-        if access.client_cert:
-            context.load_cert_chain(access.client_cert, access.client_key)
+        context = ssl.create_default_context(cafile=ca_file)
+        if client_cert:
+            context.load_cert_chain(client_cert, client_key)
     except (OSError, ssl.SSLError) as error:
         raise BadTarget(
             "the CA file or client certificate of this target cannot be read; valid: PEM files"
         ) from error
-    if not access.verify:
+    if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     context.sslsocket_class = _BoundTls
