@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -48,7 +49,7 @@ def _short_names() -> dict[str, tuple[str, ...]]:
         spellings = {name, short}
         for ending in ("-instruct", "-it", "-chat", "-hf", "-instruct-hf", "-bf16", "-pt"):
             if short.endswith(ending):
-                spellings.add(short.removesuffix(ending))
+                spellings |= {short.removesuffix(ending), name.removesuffix(ending)}
         for spelling in spellings:
             found.setdefault(spelling, []).append(model_id)
     return {name: tuple(ids) for name, ids in found.items()}
@@ -67,6 +68,8 @@ def find_model_id(name: str) -> str:
     ('meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')
     """
     wanted = name.strip().lower()
+    if wanted not in _short_names():
+        wanted = re.sub(r"(^|/)meta-llama-", r"\1llama-", wanted)
     ids = _short_names().get(wanted, ())
     exact = tuple(
         model_id for model_id in ids if wanted in (model_id.lower(), model_id.lower().split("/")[-1])

@@ -103,7 +103,7 @@ def choose_family(
     """The family by model_type, else by architecture. Raises ConfigError for encoders, UnknownArchitecture
     otherwise.
     """
-    label = architectures[0] if architectures else model_type
+    label = "".join(c for c in (architectures[0] if architectures else model_type) if c.isprintable())
     kind = _not_decoders().get(model_type)
     if kind is None and encoder_decoder:
         kind = "encoder-decoder"

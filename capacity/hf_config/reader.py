@@ -39,7 +39,7 @@ def names() -> dict[str, Name]:
 def seen(value: Any) -> str:
     """What was seen, short enough for one line."""
     if isinstance(value, str):
-        return f'"{value[:40]}" (text)'
+        return f"{json.dumps(value[:40])} (text)"
     if isinstance(value, bool | type(None)):
         return json.dumps(value)
     if isinstance(value, int):
@@ -62,7 +62,8 @@ class Reader:
 
     def path(self, key: str) -> str:
         """The field's full name for a message."""
-        return f"{self.name}.{key}" if self.name else key
+        plain = key[:60] if key.isprintable() else json.dumps(key[:60])
+        return f"{self.name}.{plain}" if self.name else plain
 
     def spelling(self, field: str) -> str | None:
         """The spelling of ``field`` that this section uses with a value, or None."""

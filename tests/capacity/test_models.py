@@ -82,6 +82,8 @@ def test_every_row_of_the_table_is_in_the_golden_table() -> None:
         ("Qwen/qwen3-32b", "Qwen/Qwen3-32B"),
         ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
         ("gemma-3-27b", "google/gemma-3-27b-it"),
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"),
     ],
 )
 def test_short_and_other_case_names(name: str, model_id: str) -> None:
