@@ -7,6 +7,7 @@ all histograms of a row share one list of counts, whose order ``layouts`` descri
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,22 +55,25 @@ COLUMNS = {
 }
 
 
-def statements() -> list[str]:
-    """DDL that creates what is missing and leaves the rest."""
+def statements(existing: Mapping[str, Collection[str]]) -> list[str]:
+    """DDL that creates what is missing and leaves the rest; ``existing`` holds the columns of each table."""
     columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    found = [
-        "CREATE TABLE IF NOT EXISTS meta (key VARCHAR PRIMARY KEY, value VARCHAR)",
-        "CREATE TABLE IF NOT EXISTS engines (engine_id INTEGER PRIMARY KEY, target VARCHAR, engine VARCHAR, "
-        "model_name VARCHAR, release VARCHAR, demo BOOLEAN)",
-        "CREATE TABLE IF NOT EXISTS layouts (layout_id INTEGER PRIMARY KEY, layout VARCHAR)",
-        "CREATE TABLE IF NOT EXISTS markers (at_s DOUBLE, text VARCHAR)",
-    ]
+    wanted = {
+        "meta": "key VARCHAR PRIMARY KEY, value VARCHAR",
+        "engines": "engine_id INTEGER PRIMARY KEY, target VARCHAR, engine VARCHAR, model_name VARCHAR, "
+        "release VARCHAR, demo BOOLEAN",
+        "layouts": "layout_id INTEGER PRIMARY KEY, layout VARCHAR",
+        "markers": "at_s DOUBLE, text VARCHAR",
+        **{tier.table: columns for tier in TIERS},
+    }
+    found = [f"CREATE TABLE {table} ({body})" for table, body in wanted.items() if table not in existing]
     for tier in TIERS:
-        found.append(f"CREATE TABLE IF NOT EXISTS {tier.table} ({columns})")
-        found += [
-            f"ALTER TABLE {tier.table} ADD COLUMN IF NOT EXISTS {name} {kind}"
-            for name, kind in COLUMNS.items()
-        ]
+        if tier.table in existing:
+            found += [
+                f"ALTER TABLE {tier.table} ADD COLUMN {name} {kind}"
+                for name, kind in COLUMNS.items()
+                if name not in existing[tier.table]
+            ]
     return found
 
 

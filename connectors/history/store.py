@@ -99,7 +99,12 @@ class History:
         return con
 
     def _prepare(self, con: duckdb.DuckDBPyConnection) -> None:
-        for statement in schema.statements():
+        existing: dict[str, set[str]] = {}
+        for table, column in con.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+        ).fetchall():
+            existing.setdefault(table, set()).add(column)
+        for statement in schema.statements(existing):
             con.execute(statement)
         con.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", [str(schema.VERSION)])
         self._read_names(con)
