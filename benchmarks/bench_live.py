@@ -107,12 +107,14 @@ def _rss_mb() -> float:
 
 def poll_child(urls: Sequence[str], *, interval_s: float, seconds: float) -> None:
     """The measured process: poller, history and nothing else."""
-    from connectors.service import poll_targets
+    from connectors.service import poll_target
+    from connectors.targets import Target
 
     from connectors.poller import Poller
 
     with tempfile.TemporaryDirectory() as folder, History(os.path.join(folder, "h.duckdb")) as history:
-        poller = Poller(poll_targets(urls), interval_s=interval_s, keep=history.record)
+        targets = [poll_target(Target(name=url, url=url)) for url in urls]
+        poller = Poller(targets, interval_s=interval_s, keep=history.record)
         poller.start()
         time.sleep(2 * interval_s)
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()

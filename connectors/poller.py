@@ -25,9 +25,9 @@ from connectors.ring import Ring
 MAX_BACKOFF_S = 60.0
 MAX_DUTY = 0.2
 MAX_WORKERS = 64
-RING_BUDGET = 9000
-RING_PER_ENGINE = (60, 900)
-RECENT_SNAPSHOTS = 8
+# An interval takes about 5 kB, a snapshot about 40: these keep fifty replicas under 150 MB.
+RING_BUDGET, RING_PER_ENGINE = 1500, (24, 600)
+SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 450, (6, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class TargetView:
 @dataclass(slots=True)
 class _State:
     target: PollTarget
-    recent: deque[TargetSnapshot] = field(default_factory=lambda: deque(maxlen=RECENT_SNAPSHOTS))
+    recent: deque[TargetSnapshot] = field(default_factory=deque)
     last_ok: TargetSnapshot | None = None
     engines: dict[str, EngineSnapshot] = field(default_factory=dict)
     rings: dict[str, Ring] = field(default_factory=dict)
@@ -135,7 +135,8 @@ class Poller:
 
     def _resize(self) -> None:
         engines = max(1, sum(max(1, len(s.rings)) for s in self._states.values()))
-        size = min(max(RING_BUDGET // engines, RING_PER_ENGINE[0]), RING_PER_ENGINE[1])
+        size = _between(RING_BUDGET // engines, RING_PER_ENGINE)
+        self._recent_size = _between(SNAPSHOT_BUDGET // max(1, len(self._states)), SNAPSHOTS_PER_TARGET)
         for state in self._states.values():
             for ring in state.rings.values():
                 ring.size = size
@@ -208,6 +209,8 @@ class Poller:
                 return
             self._pending += self._intervals(state, snapshot)
             state.recent.append(snapshot)
+            while len(state.recent) > self._recent_size:
+                state.recent.popleft()
             state.scrapes += 1
             state.scrape_s = took_s if state.scrapes == 1 else 0.7 * state.scrape_s + 0.3 * took_s
             state.costs.append((self._steady(), took_s, snapshot.payload_bytes or 0))
@@ -325,6 +328,20 @@ class Poller:
                 for interval in ring.since(start_s)
             ]
 
+    def fine_since_s(self, step_s: float) -> float | None:
+        """The moment from which every engine's memory has steps of at most ``step_s``; None before a scrape."""
+        with self._lock:
+            rings = [r.items for s in self._states.values() for r in s.rings.values() if r.items]
+        starts = []
+        for items in rings:
+            first = items[-1]
+            for item in reversed(items):
+                if item.seconds > step_s:
+                    break
+                first = item
+            starts.append(first.end_s - first.seconds)
+        return max(starts, default=None)
+
     @property
     def oldest_s(self) -> float | None:
         """Start of the oldest interval in memory; None before the first scrape."""
@@ -336,6 +353,10 @@ class Poller:
                 if ring.items
             ]
         return min(starts) if starts else None
+
+
+def _between(value: int, limits: tuple[int, int]) -> int:
+    return min(max(value, limits[0]), limits[1])
 
 
 def _jitter(name: str) -> float:

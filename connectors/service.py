@@ -158,15 +158,17 @@ class LiveService:
 
     def window(self, start_s: float, end_s: float, *, points: int = 300) -> list[Interval]:
         """Intervals of the current targets: memory where it reaches, the history file before that."""
-        names = [view.name for view in self.poller.views()]
-        recent = [i for i in self.poller.intervals(start_s) if i.end_s <= end_s]
-        oldest_s = self.poller.oldest_s
-        border_s = end_s if oldest_s is None else min(max(oldest_s, start_s), end_s)
-        older: list[Interval] = []
-        if border_s > start_s + 1.0 and self._history is not None:
+        step_s = max((end_s - start_s) / points, 2.5 * self.poller.interval_s)
+        fine_s = self.poller.fine_since_s(step_s)
+        border_s = end_s if fine_s is None else min(max(fine_s, start_s), end_s)
+        if border_s > start_s + step_s and self._history is not None:
+            names = [view.name for view in self.poller.views()]
             with contextlib.suppress(HistoryError):
                 older = self._history.window(start_s, border_s, points=points, targets=names)
-        return older + recent
+                if older:
+                    recent = self.poller.intervals(border_s)
+                    return older + [i for i in recent if i.end_s <= end_s]
+        return [i for i in self.poller.intervals(start_s) if i.end_s <= end_s]
 
     def shared(self, key: Hashable, compute: Callable[[], T], *, for_s: float = SHARE_S) -> T:
         """``compute()`` once for all who ask within ``for_s``, so that ten browsers cost as much as one."""
