@@ -7,7 +7,7 @@ started, never a rate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -130,6 +130,7 @@ def open_window(
     *,
     target: str = "",
     single: Literal["since start", "unknown"] = "unknown",
+    only: Collection[str] | None = None,
 ) -> EngineWindow:
     """The window over snapshots of one engine, oldest first. CapacityError without any.
 
@@ -141,7 +142,7 @@ def open_window(
     kept = _ordered(snapshots)
     pairs = [restarted(a, b) for a, b in pairwise(kept)]
     seconds = elapsed_s(kept[0], kept[-1]) if len(kept) > 1 else None
-    signals = dict.fromkeys(s for snapshot in kept for s in snapshot.readings)
+    signals = dict.fromkeys(s for snapshot in kept for s in snapshot.readings if only is None or s in only)
     increases: dict[str, Increase] = {}
     parts: dict[str, dict[str, Increase]] = {}
     histograms: dict[str, Histogram | Value] = {}

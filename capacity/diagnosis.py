@@ -1,0 +1,300 @@
+"""Which limit an engine has hit, from its recent scrapes: one verdict with evidence, confidence, action
+and price.
+
+Rules run from "cannot serve" to "all is well" and compare with ``catalog/thresholds.csv``. Source:
+runbooks and public dashboards named in the tables. Left out: several engines (``pool_diagnosis``) and how
+long until full (``forecast``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+
+from capacity.diagnosis_case import LAST_SCRAPES, LOAD, Case, load, recent
+from capacity.queue_rules import seat_or_prefill
+from capacity.telemetry import EngineWindow, Histogram, Signals, State, open_window
+from capacity.telemetry.window import elapsed_s
+from capacity.verdicts import (
+    SEVERITIES,
+    Confidence,
+    Evidence,
+    Severity,
+    Verdict,
+    evidence,
+    verdict,
+)
+
+
+def diagnose(
+    window: EngineWindow, signals: Signals, *, now_s: float | None = None, interval_s: float | None = None
+) -> Verdict:
+    """The verdict on one engine. ``now_s`` (wall clock) and the scrape interval let it see stale values."""
+    reasons = signals["waiting_by_reason"].value
+    deferred = float(reasons.get("deferred", 0.0)) if isinstance(reasons, Mapping) else 0.0
+    gaps = [elapsed_s(a, b) for a, b in zip(window.snapshots[:-1], window.snapshots[1:], strict=True)]
+    case = Case(
+        window=window,
+        signals=signals,
+        last=open_window(window.snapshots[-LAST_SCRAPES:], only=LOAD),
+        recent=recent(window),
+        deferred=deferred,
+        age_s=None if now_s is None else now_s - window.latest.time_s,
+        interval_s=interval_s if interval_s is not None else (median(gaps) if gaps else None),
+    )
+    for rule in RULES:
+        found = rule(case)
+        if found is not None:
+            return _with_rejections(case, found)
+    return _healthy(case)
+
+
+def down_verdict(reason: str) -> Verdict:
+    """The verdict on a target that does not answer with metrics."""
+    return verdict("down", Severity.CRITICAL, Confidence.HIGH, f"down: {reason}", Evidence(text=reason))
+
+
+def _with_rejections(case: Case, found: Verdict) -> Verdict:
+    """Rejected requests are errors that users see: they raise any verdict to at least a warning."""
+    rate = case.signals["rejections_per_s"]
+    if not rate.number:
+        return found
+    seen = evidence("rejections_per_s", rate, f"{rate.number:.3g} requests/s are rejected: users see errors")
+    severity = max(found.severity, Severity.WARNING, key=SEVERITIES.index)
+    return replace(found, severity=severity, evidence=(*found.evidence, seen))
+
+
+def _gone(case: Case) -> Verdict | None:
+    states = {case.signals[name].state for name in ("running", "kv_usage")}
+    if State.DOWN in states:
+        return down_verdict(case.signals["running"].reason or case.signals["kv_usage"].reason or "not known")
+    return None
+
+
+def _asleep(case: Case) -> Verdict | None:
+    state = case.signals["sleep_state"]
+    if not state.known or state.value == "awake":
+        return None
+    return verdict(
+        "asleep",
+        Severity.INFO,
+        Confidence.HIGH,
+        "asleep: it was put to sleep and serves nothing; this is not an outage",
+        evidence("sleep_state", state, f"sleep state {state.value}"),
+    )
+
+
+def _stale(case: Case) -> Verdict | None:
+    old = next((s for n in ("running", "kv_usage") if (s := case.signals[n]).state is State.STALE), None)
+    if old is not None:
+        return verdict(
+            "stale",
+            Severity.WARNING,
+            Confidence.HIGH,
+            f"stale: {old.reason}",
+            Evidence(text=old.reason or "values are old", metric=old.metric),
+        )
+    if case.age_s is None or case.interval_s is None:
+        return None
+    if case.age_s <= case.line("stale_intervals") * max(case.interval_s, 1.0):
+        return None
+    text = f"the last scrape is {case.age_s:.0f} s old; one is due every {case.interval_s:.0f} s"
+    return verdict("stale", Severity.WARNING, Confidence.HIGH, f"stale: {text}", Evidence(text=text))
+
+
+def _restarting(case: Case) -> Verdict | None:
+    ago = case.window.last_restart
+    if ago is None or ago >= case.line("restart_scrapes"):
+        return None
+    metric = case.window.increase("generation_tokens").metric
+    return verdict(
+        "restarting",
+        Severity.WARNING,
+        Confidence.HIGH,
+        "restarting: it started anew within the last three scrapes",
+        Evidence(text="counters fell or the start time changed", metric=metric),
+        *load(case),
+    )
+
+
+def _had_work(window: EngineWindow) -> bool:
+    """Whether requests were running or waiting at every scrape."""
+    for snapshot in window.snapshots:
+        numbers = (snapshot.value("running").number, snapshot.value("waiting").number)
+        if not any(n is not None and n > 0 for n in numbers):
+            return False
+    return True
+
+
+def _steps(window: EngineWindow) -> float | None:
+    found = window.histograms.get("step_tokens")
+    return found.count if isinstance(found, Histogram) else None
+
+
+def _frozen(case: Case) -> Verdict | None:
+    """Work at hand, but no step and no token over the last scrapes."""
+    last = case.last
+    tokens = last.increase("generation_tokens")
+    prompts = last.increase("prompt_tokens").amount or 0.0
+    if last.seconds is None or tokens.amount is None or tokens.amount + prompts > 0 or not _had_work(last):
+        return None
+    steps = _steps(last)
+    needed = case.line("stall_s" if steps is not None else "stall_without_steps_s")
+    if steps or last.seconds < needed:
+        return None
+    text = f"no token for {last.seconds:.0f} s although requests are there"
+    return verdict(
+        "stalled",
+        Severity.CRITICAL,
+        Confidence.HIGH if len(last.snapshots) >= LAST_SCRAPES and steps is not None else Confidence.MEDIUM,
+        f"stalled: {text}; the gauges may be frozen",
+        Evidence(text=text, signal="generation_tokens_per_s", value=0.0, metric=tokens.metric),
+        *load(case),
+    )
+
+
+def _not_admitting(case: Case) -> Verdict | None:
+    """Requests wait, nothing runs and the pool is empty: the engine does not admit work."""
+    seen = case.last.snapshots[-2:]
+    for snapshot in seen:
+        running, waiting, kv = (snapshot.value(n).number for n in ("running", "waiting", "kv_usage"))
+        if running != 0 or not waiting or (kv is not None and kv > case.line("kv_empty")):
+            return None
+    if (case.last.increase("generation_tokens").amount or 0.0) > 0:
+        return None
+    return verdict(
+        "stalled",
+        Severity.CRITICAL,
+        Confidence.HIGH if len(seen) > 1 else Confidence.MEDIUM,
+        "stalled: the engine is not admitting work; requests wait, nothing runs and the KV cache is empty",
+        *load(case),
+    )
+
+
+def _deferred(case: Case) -> Verdict | None:
+    waiting = case.number("waiting")
+    if not waiting or case.deferred <= case.line("deferred_share") * waiting:
+        return None
+    if case.window.seconds is not None and case.number("running") and _frozen(case) is not None:
+        return None
+    reasons = case.signals["waiting_by_reason"]
+    return verdict(
+        "deferred",
+        Severity.WARNING,
+        Confidence.HIGH,
+        f"deferred: {case.deferred:.0f} of {waiting:.0f} waiting requests wait for an adapter or a KV "
+        f"transfer, "
+        "not for capacity",
+        evidence("waiting_by_reason", reasons, f"deferred {case.deferred:.0f}"),
+        *load(case),
+    )
+
+
+def _preempting(case: Case) -> Verdict | None:
+    rate = case.recent.increase("preemptions").rate()
+    if rate.number is None or rate.number <= case.line("preemptions_warn_per_s"):
+        return None
+    storm = rate.number >= case.line("preemptions_critical_per_s")
+    found = [evidence("preemptions_per_s", rate, f"{rate.number:.3g} preemptions/s")]
+    price = case.signals.values.get("recomputed_tokens_per_s")
+    if price is not None and price.number:
+        found.append(
+            evidence(
+                "recomputed_tokens_per_s", price, f"about {price.number:,.0f} tokens/s are computed again"
+            )
+        )
+    return verdict(
+        "preempting",
+        Severity.CRITICAL if storm else Severity.WARNING,
+        Confidence.HIGH,
+        "preempting: running requests lose their KV blocks and are computed again",
+        *found,
+        *load(case),
+    )
+
+
+def _kv_bound(case: Case) -> Verdict | None:
+    usage = case.number("kv_usage")
+    if usage is None or usage < case.line("kv_act"):
+        return None
+    waiting = (case.number("waiting") or 0.0) - case.deferred
+    critical = usage >= case.line("kv_critical")
+    summary = f"KV-bound: {usage:.1%} of the KV cache is in use"
+    if waiting > 0:
+        summary += f" and {waiting:.0f} requests wait for blocks"
+    elif not critical:
+        summary = f"KV-bound: {usage:.1%} is above the act line; running requests still grow"
+    return verdict(
+        "KV-bound",
+        Severity.CRITICAL if critical and waiting > 0 else Severity.WARNING,
+        Confidence.HIGH if critical or waiting <= 0 else Confidence.MEDIUM,
+        summary,
+        *load(case),
+    )
+
+
+def _unknown(case: Case) -> Verdict | None:
+    missing = [n for n in ("running", "waiting") if case.number(n) is None]
+    if not missing:
+        return None
+    lines = [
+        Evidence(text=f"{name}: {case.signals[name].reason}", signal=name, metric=case.signals[name].metric)
+        for name in missing
+    ]
+    return verdict(
+        "unknown",
+        Severity.INFO,
+        Confidence.LOW,
+        f"unknown: {' and '.join(missing)} cannot be read",
+        *lines,
+        *load(case),
+    )
+
+
+def _idle(case: Case) -> Verdict | None:
+    if case.number("running") != 0 or case.number("waiting") != 0:
+        return None
+    tokens = case.last.increase("generation_tokens").amount
+    if tokens:
+        return None
+    return verdict(
+        "idle", Severity.OK, Confidence.HIGH if tokens is not None else Confidence.MEDIUM,
+        "idle: no request is running or waiting", *load(case),
+    )  # fmt: skip
+
+
+def _healthy(case: Case) -> Verdict:
+    rate = case.signals["generation_tokens_per_s"]
+    flow = (
+        (evidence("generation_tokens_per_s", rate, f"{rate.number:,.0f} output tokens/s"),)
+        if rate.number
+        else ()
+    )
+    known = case.number("kv_usage") is not None
+    return verdict(
+        "healthy",
+        Severity.OK,
+        Confidence.HIGH if flow and known else Confidence.MEDIUM if known else Confidence.LOW,
+        "healthy: requests are served with room in the KV cache"
+        if known
+        else "healthy as far as it can be seen: requests are served; KV usage is not exported",
+        *flow,
+        *load(case),
+    )
+
+
+RULES: tuple[Callable[[Case], Verdict | None], ...] = (
+    _gone,
+    _asleep,
+    _stale,
+    _restarting,
+    _deferred,
+    _frozen,
+    _not_admitting,
+    _preempting,
+    _kv_bound,
+    seat_or_prefill,
+    _unknown,
+    _idle,
+)

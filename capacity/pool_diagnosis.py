@@ -1,0 +1,129 @@
+"""The verdict on a pool from the verdicts on its engines: the worst one, unless the load is only badly
+spread.
+
+Left out: rules about a single engine (``diagnosis``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+
+from capacity.diagnosis import down_verdict
+from capacity.telemetry import Signals
+from capacity.verdicts import (
+    NAMES,
+    SEVERITIES,
+    Confidence,
+    Evidence,
+    Severity,
+    Verdict,
+    thresholds,
+    verdict,
+)
+
+BOUND = ("preempting", "KV-bound", "seat-bound", "prefill-bound")
+FINE = ("healthy", "idle")
+LISTED = 4
+
+
+def diagnose_pool(
+    verdicts: Mapping[str, Verdict],
+    pool: Signals,
+    *,
+    down: Mapping[str, str] | None = None,
+) -> Verdict:
+    """The verdict on a pool: ``verdicts`` by engine, ``down`` by target with the reason.
+
+    A part of the pool that is down is a warning, the whole pool is critical.
+    """
+    down = down or {}
+    if not verdicts:
+        if not down:
+            return verdict("unknown", Severity.INFO, Confidence.LOW, "unknown: the pool has no engine")
+        first = next(iter(down.values()))
+        return replace(down_verdict(first), evidence=tuple(_down_lines(down)))
+    every = dict(verdicts) | {name: down_verdict(reason) for name, reason in down.items()}
+    spread = _imbalance(verdicts, pool)
+    if spread is not None and not any(v.name in ("stalled", "restarting", "down") for v in every.values()):
+        return spread
+    if len(every) == 1:
+        return next(iter(every.values()))
+    worst = max(every.values(), key=_rank)
+    same = [name for name, v in every.items() if v.name == worst.name]
+    severity = worst.severity
+    if worst.name in ("down", "stalled") and len(same) < len(every):
+        others = max((v.severity for n, v in every.items() if n not in same), key=SEVERITIES.index)
+        severity = max(Severity.WARNING, others, key=SEVERITIES.index)
+    whole = len(same) == len(every)
+    who = f"all {len(every)} engines" if whole else f"{len(same)} of {len(every)} engines ({_some(same)})"
+    lines = [Evidence(text=f"{who}: {worst.summary}")]
+    lines += worst.evidence if not down else [*_down_lines(down), *worst.evidence]
+    return replace(
+        worst, severity=severity, summary=f"{worst.summary}: {who}" if not whole else worst.summary,
+        evidence=tuple(lines),
+    )  # fmt: skip
+
+
+def _rank(one: Verdict) -> tuple[int, int]:
+    return SEVERITIES.index(one.severity), -NAMES.index(one.name)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:LISTED])
+    return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED} more"
+
+
+def _down_lines(down: Mapping[str, str]) -> list[Evidence]:
+    return [Evidence(text=f"{name}: {reason}") for name, reason in down.items()]
+
+
+def _imbalance(verdicts: Mapping[str, Verdict], pool: Signals) -> Verdict | None:
+    """One part of the pool is loaded or queueing while the rest has room."""
+    line = thresholds()
+    usage = _known(pool, "kv_usage")
+    running = _known(pool, "running")
+    waiting = _known(pool, "waiting")
+    if len(verdicts) < 2 or (len(usage) < 2 and len(running) < 2):
+        return None
+    bound = [name for name, v in verdicts.items() if v.name in BOUND]
+    fine = [name for name, v in verdicts.items() if v.name in FINE]
+    hot = max(usage or running, key=lambda name: (usage or running)[name])
+    if not fine or 2 * len(bound) > len(verdicts):
+        return None
+    lines: list[Evidence] = []
+    if len(usage) > 1:
+        gap = usage[hot] - min(usage.values())
+        if gap >= line["imbalance_kv_gap"].value and usage[hot] >= line["kv_low"].value:
+            text = f"KV {usage[hot]:.1%} on {hot} against {min(usage.values()):.1%} on the emptiest"
+            lines.append(Evidence(text=text, signal="kv_usage", metric=pool["kv_usage"].metric))
+    if len(running) > 1:
+        busiest = max(running, key=lambda name: running[name])
+        middle = median(value for name, value in running.items() if name != busiest)
+        apart = running[busiest] - middle
+        pressed = waiting.get(busiest, 0.0) > 0 or usage.get(busiest, 0.0) >= line["kv_low"].value
+        if (
+            pressed
+            and apart > line["imbalance_running_gap"].value
+            and running[busiest] >= line["imbalance_running_ratio"].value * middle
+        ):
+            hot = busiest
+            text = f"{running[busiest]:.0f} run on {busiest} against {middle:.0f} on the others (median)"
+            lines.append(Evidence(text=text, signal="running", metric=pool["running"].metric))
+    if not lines:
+        return None
+    severity = max(Severity.WARNING, verdicts[hot].severity, key=SEVERITIES.index)
+    return verdict(
+        "imbalanced",
+        severity,
+        Confidence.HIGH if len(lines) > 1 else Confidence.MEDIUM,
+        f"imbalanced: {hot} is loaded while {_some(fine)} {'has' if len(fine) == 1 else 'have'} room",
+        *lines,
+        Evidence(text=f"{hot}: {verdicts[hot].summary}"),
+    )
+
+
+def _known(pool: Signals, name: str) -> dict[str, float]:
+    each = pool[name].by_engine or {}
+    return {key: value for key, value in each.items() if value is not None}
