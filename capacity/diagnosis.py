@@ -66,6 +66,8 @@ def _with_rejections(case: Case, found: Verdict) -> Verdict:
 
 
 def _gone(case: Case) -> Verdict | None:
+    if not case.window.latest.reachable:
+        return down_verdict("its last values are old and its scraper cannot reach it")
     states = {case.signals[name].state for name in ("running", "kv_usage")}
     if State.DOWN in states:
         return down_verdict(case.signals["running"].reason or case.signals["kv_usage"].reason or "not known")

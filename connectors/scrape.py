@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from capacity.telemetry import EngineSnapshot, State, TargetSnapshot, down
 from connectors import exposition, vocabulary
-from connectors.addresses import redacted
 from connectors.engine_config import Limits
 from connectors.errors import BadTarget, ConnectorError, NotMetrics, TooLarge
 from connectors.http import HttpClient
+from connectors.prometheus_snapshots import answer_timelines, instant_snapshot
 from connectors.reading import read
 from connectors.targets import Target
 
@@ -71,9 +72,7 @@ def scrape(
     Pass ``client_for(target)`` as ``client`` to keep the session (and its TLS context) between scrapes.
     """
     if target.kind == "prometheus":
-        from connectors.prometheus_api import instant_snapshot
-
-        return instant_snapshot(target, client=client, wall=wall, steady=steady)
+        return instant_snapshot(target, wall=wall, steady=steady)
     client = client or client_for(target)
     answer = client.get(target.url)
     return snapshot_of(
@@ -108,27 +107,29 @@ def observe(
         return down(target.name, time_s=wall(), monotonic_s=steady(), reason=str(error))
 
 
-def read_file(path: Path, *, time_s: float | None = None, limits: Limits | None = None) -> TargetSnapshot:
-    """A recorded page (plain or gzip), or a recorded answer of a Prometheus query API. Raises
-    ConnectorError.
+def read_file(path: Path, *, limits: Limits | None = None) -> dict[str, list[TargetSnapshot]]:
+    """Target -> snapshots of a recorded page (plain or gzip) or a recorded answer of a Prometheus query API.
+
+    Raises ConnectorError.
     """
     try:
         if path.stat().st_size > FILE_CAP_BYTES:
             raise TooLarge(f"{path.name} is larger than {FILE_CAP_BYTES / 1e6:.0f} MB")
         body = path.read_bytes()
-        when = path.stat().st_mtime if time_s is None else time_s
+        when = path.stat().st_mtime
     except OSError as error:
         reason = error.strerror.lower() if error.strerror else "unknown cause"
         raise BadTarget(f"{path} cannot be read ({reason}); valid: a URL or a metrics file") from error
     if body.startswith(exposition.GZIP_MAGIC):
         body = exposition.gunzip(body, cap_bytes=FILE_CAP_BYTES)
-    if len(body) > FILE_CAP_BYTES:
-        raise TooLarge(f"{path.name} is larger than {FILE_CAP_BYTES / 1e6:.0f} MB")
-    if body.lstrip()[:1] == b"{" and b'"resultType"' in body[:4000]:
-        from connectors.prometheus_api import snapshot_of_answer
-
-        return snapshot_of_answer(body, target=str(path), limits=limits)
-    return snapshot_of(body, target=redacted(str(path)), time_s=when, limits=limits)
+    name = str(path)
+    if body.lstrip()[:1] == b"{" and b'"status"' in body[:200]:
+        lines, notes = answer_timelines(body, limits=limits)
+        found = {place or name: snapshots for place, snapshots in lines.items()}
+        newest = next(iter(found.values()))
+        newest[-1] = replace(newest[-1], notes=(*newest[-1].notes, *notes))
+        return found
+    return {name: [snapshot_of(body, target=name, time_s=when, limits=limits)]}
 
 
 def engine_of(snapshot: TargetSnapshot, engine: str) -> EngineSnapshot | None:

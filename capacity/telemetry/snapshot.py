@@ -42,7 +42,9 @@ class EngineSnapshot:
     vocabulary that answered (``vllm``, ``sglang`` ...), ``release`` a range such as "0.20.2 to 0.23" or
     None where the names do not tell. ``time_s`` is the wall clock, ``monotonic_s`` the scraper's steady
     clock (None when read back from a file or database); ``started_at_s`` changes when the engine restarts.
-    ``names`` are all model names seen (base, adapters).
+    ``reachable`` is False
+    where the source knows that the engine is down and these are its last values. ``names`` are all model
+    names seen (base, adapters).
     """
 
     engine: str
@@ -57,6 +59,7 @@ class EngineSnapshot:
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     complete: bool = True
+    reachable: bool = True
 
     def value(self, signal: str) -> Value:
         """A scalar reading; a missing one is a Value that says so."""
