@@ -1,7 +1,7 @@
 """The live side of one process: poller, history file and, without targets, the demonstration pool.
 
-What it answers: what pages and API routes show; ``running()`` is the one instance, started by the server's lifespan
-or by the first caller. Left out: drawing, verdicts' rules (diagnosis), the routes (api).
+What it answers: what pages and API routes show; ``running()`` is the one instance, started by the server's
+lifespan or by the first caller. Left out: drawing, verdicts' rules (diagnosis), the routes (api).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from connectors.demo_engine import DemoPool
 from connectors.errors import ConnectorError
 from connectors.history import History, HistoryError
 from connectors.http import HttpClient
+from connectors.live_view import LiveView, build
 from connectors.poller import Poller, PollTarget, TargetView
 from connectors.scrape import client_for, scrape
 from connectors.targets import Settings, Target, load, visitor_target
@@ -113,7 +114,9 @@ class LiveService:
             self._apply_targets()
 
     def add_target(self, address: str) -> str:
-        """Watch what a visitor typed, where the operator allows that; the name it got. ConnectorError if not."""
+        """Watch what a visitor typed, where the operator allows that; the name it got. ConnectorError if
+        not.
+        """
         target = visitor_target(address, self.settings)
         with self._lock:
             if all(known.name != target.name for known in self._targets):
@@ -155,6 +158,10 @@ class LiveService:
 
     def views(self) -> list[TargetView]:
         return self.poller.views()
+
+    def view(self) -> LiveView:
+        """The pool as it stands, built at most once per ``SHARE_S`` for all who ask."""
+        return self.shared("view", lambda: build(self.poller.views(), now_s=time.time()))
 
     def window(self, start_s: float, end_s: float, *, points: int = 300) -> list[Interval]:
         """Intervals of the current targets: memory where it reaches, the history file before that."""
