@@ -37,9 +37,7 @@ class Grouping:
         """Bytes that one block id takes on a worker holding the layers of ``stage`` (None = all layers)."""
         if self.uniform:
             return sum(self.pages[i] for i in self.groups[0].layers if stage is None or i in stage)
-        widest = max(
-            sum(1 for i in group.layers if stage is None or i in stage) for group in self.groups
-        )
+        widest = max(sum(1 for i in group.layers if stage is None or i in stage) for group in self.groups)
         return self.page_bytes * widest
 
 

@@ -6,8 +6,11 @@ own order, so that a figure that falls one short there falls one short here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from capacity.engine import KvRules
 from capacity.errors import CapacityError
@@ -81,6 +84,28 @@ def blocks_per_request(grouping: Grouping, tokens: int, inputs: PoolInputs, rule
     return sum(blocks_for_request(group.cache, tokens, inputs, rules) for group in grouping.groups)
 
 
+def blocks_of_lengths(
+    grouping: Grouping, tokens: np.ndarray, inputs: PoolInputs, rules: KvRules
+) -> np.ndarray:
+    """``blocks_per_request`` for an array of lengths in tokens (any shape), as floats."""
+    flying = inputs.max_num_batched_tokens * inputs.concurrent_steps
+    total = np.zeros(tokens.shape)
+    for cache, count in Counter(group.cache for group in grouping.groups).items():
+        block = cache.block_size
+        if cache.kind == "sliding":
+            ids = np.ceil(np.minimum(cache.window - 1 + flying, tokens) / block) + 1
+        elif cache.kind == "chunked":
+            ids = np.ceil(np.minimum(cache.window + flying, tokens) / block)
+        elif cache.kind == "state":
+            ids = np.full(tokens.shape, float(blocks_for_request(cache, 1, inputs, rules)))
+            if inputs.align_state and rules.state_ids == "length":
+                ids = np.ceil(tokens / block)
+        else:
+            ids = np.ceil(np.ceil(tokens / inputs.decode_context_parallel_size) / block)
+        total += count * ids
+    return total
+
+
 def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInputs, rules: KvRules) -> Pool:
     """The pool of one engine: the stage with the fewest blocks sets it.
 
@@ -114,7 +139,9 @@ def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInp
     starts = num_blocks > 0 and needed_bytes <= available - spare
     refusal = longest = None
     if not starts:
-        longest = longest_length(grouping, layers, inputs, rules, available=available, bytes_per_block=bytes_per_block)
+        longest = longest_length(
+            grouping, layers, inputs, rules, available=available, bytes_per_block=bytes_per_block
+        )
         refusal = (
             f"one request of {inputs.max_model_len:,} tokens needs {gib(needed_bytes):.2f} GiB of KV cache, "
             f"the pool has {gib(max(0, available)):.2f} GiB"

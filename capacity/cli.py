@@ -1,0 +1,223 @@
+"""The command line: one table of verbs, scenario flags from the field table, JSON lines in order.
+
+Left out: what a verb computes (plan, search, estimate, simulate).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from capacity.errors import CapacityError
+from capacity.scenario import Scenario, field_table
+
+Handler = Callable[[dict[str, Any]], dict[str, Any]]
+MAX_LINE = 6_000_000
+# verb -> (module, function, help): imported when asked for, so that a plan never pays for the others.
+VERBS = {
+    "plan": ("capacity.verbs", "run_plan", "what the engine will hold"),
+    "search": (
+        "capacity.verbs",
+        "run_search",
+        "inverse questions: longest length, fewest GPUs, cheapest ...",
+    ),
+    "estimate": ("capacity.estimate_cli", "run_estimate", "TTFT, TPOT and tokens/s with intervals"),
+    "size": ("capacity.estimate_cli", "run_size", "deployments that meet a rate and an SLO"),
+    "simulate": ("capacity.simulate_cli", "run_simulate", "continuous batching under traffic"),
+    "fields": ("capacity.verbs", "run_fields", "every scenario key with its type and range"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CapacityError(message)
+
+
+def main(argv: list[str], *, stdin: TextIO | None = None, stdout: TextIO | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    out, lines = stdout or sys.stdout, stdin or sys.stdin
+    try:
+        options, raw = _options(argv)
+        handler = _handler(options.verb)
+        if options.jsonl:
+            for answer in _each_line(lines, handler, raw):
+                out.write(json.dumps(answer, allow_nan=False) + "\n")
+            out.flush()
+            return 0
+        answer = _call(options, handler, raw)
+        if options.json:
+            out.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+        else:
+            out.write(as_text(answer) + "\n")
+        return 0
+    except CapacityError as error:
+        sys.stderr.write(f"{_one_line(error)}\n")
+        return 2
+    except BrokenPipeError:
+        return 0
+
+
+def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+    parser = _Parser(prog="python -m capacity", description=__doc__.splitlines()[0], allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
+    for verb, (_, _, text) in VERBS.items():
+        one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
+        one.add_argument("--json", action="store_true", help="answer JSON")
+        one.add_argument(
+            "--jsonl", action="store_true", help="read one JSON object a line, answer one a line"
+        )
+        one.add_argument("--scenario", metavar="FILE", help="scenario as a JSON file (- for standard input)")
+        if verb == "simulate":
+            one.add_argument("--trace", metavar="FILE", help="request trace, CSV or JSONL")
+            one.add_argument("--seed", type=int, default=None, help="seed of the run")
+        if verb == "search":
+            one.add_argument("--question", help="max_model_len, gpu_memory_utilization, gpus or cheapest")
+            one.add_argument("--concurrency", type=int, help="full-length requests to hold")
+            one.add_argument("--max-gpus", dest="max_gpus", type=int, help="most GPUs to consider")
+        for field in field_table().values():
+            one.add_argument(
+                f"--{field.key.replace('_', '-')}", dest=f"key_{field.key}", metavar="VALUE", help=field.help
+            )
+    options = parser.parse_args(argv)
+    raw: dict[str, Any] = {}
+    if options.scenario is not None:
+        raw = read_object(options.scenario)
+    for key in ("question", "concurrency", "max_gpus"):
+        if getattr(options, key, None) is not None:
+            raw[key] = getattr(options, key)
+    for field in field_table().values():
+        text = getattr(options, f"key_{field.key}")
+        if text is not None:
+            raw[field.key] = _from_flag(field.key, field.type, text)
+    return options, raw
+
+
+def _from_flag(key: str, kind: str, text: str) -> Any:
+    """A flag's text as the JSON value its key expects; a file name for objects."""
+    if kind == "object":
+        return read_object(text)
+    if kind == "flag":
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if kind in ("text",) or kind.startswith("choice:"):
+        return text
+    if kind in ("numbers", "integers") and "," in text:
+        return [_from_flag(key, "number", part) for part in text.split(",")]
+    try:
+        value = json.loads(text.replace("_", "") if text.replace("_", "").isdigit() else text)
+    except ValueError:
+        return text
+    return value
+
+
+def read_object(path: str) -> dict[str, Any]:
+    """A JSON object from a file. Raises CapacityError that says what was seen."""
+    try:
+        text = sys.stdin.read(MAX_LINE + 1) if path == "-" else _read_file(path)
+    except OSError as error:
+        raise CapacityError(f"cannot read {path[:120]!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CapacityError(f"{path[:120]!r} is not text in UTF-8") from None
+    return parse_object(text, path)
+
+
+def _read_file(path: str) -> str:
+    with Path(path).open(encoding="utf-8") as lines:
+        return lines.read(MAX_LINE + 1)
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """Text as a JSON object. Raises CapacityError naming ``where``."""
+    if len(text) > MAX_LINE:
+        raise CapacityError(
+            f"{where} has more than {MAX_LINE:,} characters; expected a scenario of at most that"
+        )
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise CapacityError(f"{where} is nested too deeply; expected a JSON object") from None
+    except ValueError as error:
+        start = text.strip()[:30]
+        raise CapacityError(f"{where} is not JSON ({str(error)[:80]}); it starts with {start!r}") from None
+    if not isinstance(value, dict):
+        raise CapacityError(f"{where} holds {type(value).__name__}; expected a JSON object")
+    return value
+
+
+def _handler(verb: str) -> Callable[..., dict[str, Any]]:
+    module, function, _ = VERBS[verb]
+    loaded: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), function)
+    return loaded
+
+
+def _call(
+    options: argparse.Namespace, handler: Callable[..., dict[str, Any]], raw: dict[str, Any]
+) -> dict[str, Any]:
+    if options.verb != "simulate":
+        return handler(raw)
+    trace = None
+    if options.trace is not None:
+        try:
+            trace = Path(options.trace).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CapacityError(
+                f"cannot read the trace {options.trace[:120]!r}: {type(error).__name__}"
+            ) from None
+    seed = options.seed if options.seed is not None else raw.pop("seed", 0)
+    return handler(raw, trace_text=trace, seed=seed)
+
+
+def _each_line(
+    lines: TextIO, handler: Callable[..., dict[str, Any]], base: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield handler({**base, **parse_object(line, f"line {number}")})
+        except CapacityError as error:
+            yield {"error": _one_line(error), "field": error.field}
+        except RecursionError:
+            yield {"error": f"line {number} is nested too deeply; expected a JSON object", "field": None}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:600]
+
+
+def as_text(answer: dict[str, Any], indent: int = 0) -> str:
+    """An answer as indented text for a terminal."""
+    pad = "  " * indent
+    lines = []
+    for key, value in answer.items():
+        if isinstance(value, dict):
+            lines += [f"{pad}{key}:", as_text(value, indent + 1)]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines.append(f"{pad}{key}:")
+            for item in value:
+                cells = (f"{name} {_short(cell)}" for name, cell in item.items() if cell is not None)
+                lines.append(f"{pad}  - " + "; ".join(cells))
+        elif isinstance(value, list):
+            lines.append(f"{pad}{key}: " + (", ".join(_short(item) for item in value) or "none"))
+        else:
+            lines.append(f"{pad}{key}: {_short(value)}")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+__all__ = ["Scenario", "main", "parse_object", "read_object"]

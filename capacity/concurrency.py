@@ -1,0 +1,98 @@
+"""How many requests a pool holds, three ways: guaranteed at full length, typical for a workload, seats.
+
+Typical: requests in decode at a random moment hold prompt + a uniformly grown part of their output; the mean and the
+spread of the blocks they hold give the mean count and a safe one. Source: renewal argument (a request is seen in
+proportion to its output length). Left out: arrival bursts (simulation).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from capacity.scenario import Length
+
+QUANTILES = 24
+PROGRESS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typical:
+    """Requests in flight for a workload. ``mean``: where the pool is full on average; ``safe``: where it holds at
+    ``percentile``. ``blocks_mean``: block ids of one request at a random moment; ``blocks_full``: at its end, mean.
+    ``hit_rate``: share of prompt tokens that a shared prefix serves."""
+
+    mean: int
+    safe: int
+    percentile: float
+    blocks_mean: float
+    blocks_full: float
+    tokens_mean: float
+    hit_rate: float
+
+
+def length_points(length: Length, count: int = QUANTILES) -> np.ndarray:
+    """``count`` equally likely lengths in tokens (the distribution's mid-quantiles), mean kept."""
+    if length.values:
+        ordered = np.sort(np.asarray(length.values, dtype=float))
+        if ordered.size <= count:
+            return ordered
+        return np.quantile(ordered, (np.arange(count) + 0.5) / count)
+    if length.cv == 0 or length.mean == 0:
+        return np.array([length.mean])
+    sigma = math.sqrt(math.log1p(length.cv**2))
+    levels = np.array([NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)])
+    points = np.exp(math.log(length.mean) - sigma**2 / 2 + sigma * levels)
+    return points * (length.mean / points.mean())
+
+
+def typical(
+    *,
+    prompt: Length,
+    output: Length,
+    shared_prefix: int,
+    max_model_len: int,
+    blocks: int,
+    blocks_of: Callable[[np.ndarray], np.ndarray],
+    blocks_shared: int,
+    prefix_caching: bool,
+    percentile: float,
+) -> Typical:
+    """Requests that fit a pool of ``blocks`` usable ids.
+
+    ``blocks_of(tokens)``: ids of requests of those lengths (array in, array out). ``blocks_shared``: ids of the shared prefix, counted
+    once when ``prefix_caching`` is on. Lengths are cut at max_model_len as the engine does.
+    """
+    prompts = np.minimum(length_points(prompt), max_model_len)
+    outputs = length_points(output)
+    grid_p, grid_o = np.meshgrid(prompts, outputs)
+    room = np.maximum(0.0, max_model_len - grid_p)
+    grown = np.minimum(grid_o, room)
+    weights = np.maximum(grown, 1.0)
+    progress = (np.arange(PROGRESS) + 0.5) / PROGRESS
+    held = np.ceil(grid_p[..., None] + grown[..., None] * progress)
+    ids = blocks_of(held)
+    share = np.broadcast_to(weights[..., None], held.shape) / (weights.sum() * PROGRESS)
+    use_prefix = prefix_caching and shared_prefix > 0
+    once = blocks_shared if use_prefix else 0
+    own = np.maximum(1, ids - once)
+    mean = float((own * share).sum())
+    spread = math.sqrt(max(0.0, float((own**2 * share).sum()) - mean**2))
+    room_blocks = max(0, blocks - once)
+    full = blocks_of(np.ceil(grid_p + grown))
+    z = NormalDist().inv_cdf(percentile / 100)
+    root = (-z * spread + math.sqrt((z * spread) ** 2 + 4 * mean * room_blocks)) / (2 * mean)
+    mean_prompt = float(prompts.mean())
+    return Typical(
+        mean=math.floor(room_blocks / mean + 1e-9),
+        safe=math.floor(root**2 + 1e-9) if root > 0 else 0,
+        percentile=percentile,
+        blocks_mean=mean,
+        blocks_full=float(full.mean()),
+        tokens_mean=float((held * share).sum()),
+        hit_rate=min(shared_prefix, mean_prompt) / mean_prompt if use_prefix and mean_prompt else 0.0,
+    )

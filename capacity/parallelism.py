@@ -1,0 +1,111 @@
+"""How a model is cut over GPUs: which tensor-parallel sizes its heads allow, and which layers each stage holds.
+
+Source: vLLM's start-up checks and its even pipeline split. Left out: expert load balancing, sequence parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capacity.errors import CapacityError
+from capacity.model import Attention, LatentAttention, ModelSpec, RecurrentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """A legal cut. ``stages``: the model layers of each pipeline stage. ``gpus``: per engine replica times replicas."""
+
+    tensor: int
+    stages: tuple[range, ...]
+    data: int
+    expert: bool
+    decode_context: int
+
+    @property
+    def pipeline(self) -> int:
+        return len(self.stages)
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+
+def valid_tensor_parallel_sizes(spec: ModelSpec, *, limit: int = 64) -> tuple[int, ...]:
+    """Tensor-parallel sizes up to ``limit`` that the model's heads allow."""
+    return tuple(size for size in range(1, limit + 1) if _heads_reason(spec, size) is None)
+
+
+def cut(
+    spec: ModelSpec,
+    *,
+    tensor: int,
+    pipeline: int,
+    split: tuple[int, ...] | None = None,
+    data: int = 1,
+    expert: bool = False,
+    decode_context: int = 1,
+) -> Parallelism:
+    """Check a cut. Raises CapacityError with the valid sizes where the heads or layers do not allow it."""
+    reason = _heads_reason(spec, tensor)
+    if reason is not None:
+        valid = ", ".join(map(str, valid_tensor_parallel_sizes(spec, limit=max(64, min(tensor, 128)))))
+        raise CapacityError(
+            f"tensor_parallel_size {tensor} does not divide {reason}; valid: {valid}. "
+            f"To use {tensor} GPUs anyway set pipeline_parallel_size {tensor}",
+            field="tensor_parallel_size",
+        )
+    layers = spec.num_hidden_layers
+    if pipeline > layers:
+        raise CapacityError(
+            f"pipeline_parallel_size {pipeline} is more than the model's {layers} layers",
+            field="pipeline_parallel_size",
+        )
+    if split is not None:
+        if pipeline not in (1, len(split)) or sum(split) != layers:
+            raise CapacityError(
+                f"pipeline_layer_split {'+'.join(map(str, split))} has {len(split)} stages and {sum(split)} layers; "
+                f"expected {max(pipeline, len(split))} stages that sum to {layers}",
+                field="pipeline_layer_split",
+            )
+        sizes = split
+    else:
+        sizes = even_split(layers, pipeline)
+    if tensor % decode_context:
+        divisors = ", ".join(str(d) for d in range(1, tensor + 1) if tensor % d == 0)
+        raise CapacityError(
+            f"decode_context_parallel_size {decode_context} does not divide tensor_parallel_size {tensor}; "
+            f"valid: {divisors}",
+            field="decode_context_parallel_size",
+        )
+    starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    stages = tuple(range(starts[i], starts[i + 1]) for i in range(len(sizes)))
+    return Parallelism(tensor=tensor, stages=stages, data=data, expert=expert, decode_context=decode_context)
+
+
+def even_split(layers: int, stages: int) -> tuple[int, ...]:
+    """The engine's split: what does not divide goes one layer each to the stages before the last.
+
+    >>> even_split(61, 4)
+    (15, 15, 16, 15)
+    """
+    base, rest = divmod(layers, stages)
+    sizes = [base] * stages
+    for i in range(rest):
+        sizes[(stages - 2 - i) % stages] += 1
+    return tuple(sizes)
+
+
+def _heads_reason(spec: ModelSpec, tensor: int) -> str | None:
+    """What ``tensor`` does not divide, or None when it is legal."""
+    if spec.num_attention_heads and spec.num_attention_heads % tensor:
+        return f"the {spec.num_attention_heads} attention heads"
+    for mixer in dict.fromkeys(spec.mixers()):
+        if isinstance(mixer, Attention):
+            if mixer.num_heads % tensor:
+                return f"the {mixer.num_heads} attention heads"
+            if mixer.num_kv_heads % tensor and tensor % mixer.num_kv_heads:
+                return f"the {mixer.num_kv_heads} KV heads (nor is it a multiple of them)"
+        elif isinstance(mixer, LatentAttention | RecurrentState) and mixer.num_heads % tensor:
+            what = "attention" if isinstance(mixer, LatentAttention) else "state"
+            return f"the {mixer.num_heads} {what} heads"
+    return None

@@ -1,0 +1,415 @@
+"""The plan: scenario -> memory bill, KV pool, concurrency, verdict. One function behind page, CLI, report and API.
+
+Exact where the engine is exact (layers -> blocks -> concurrency); an interval where it is not (memory).
+Left out: speed (performance), queueing (simulation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from capacity.assumptions import Assumption
+from capacity.concurrency import Typical, typical
+from capacity.errors import CapacityError
+from capacity.kv_cache.grouping import Grouping, group_layers
+from capacity.kv_cache.layer_cache import LayerCache
+from capacity.kv_cache.layout import CacheLayout, CacheSettings, layout
+from capacity.kv_cache.pool import Pool, PoolInputs, blocks_of_lengths, blocks_per_request, build_pool
+from capacity.memory import MemoryBill, Term
+from capacity.memory_terms import StageBills, stage_bills
+from capacity.resolve import Resolved, resolve
+from capacity.scenario import Length, Scenario
+from capacity.textbook import Fragmentation, Textbook, fragmentation, textbook, textbook_bytes_per_token
+from capacity.units import GIB, from_gib, gib
+from capacity.weights import Weights
+
+Fit = Literal["yes", "marginal", "no"]
+Binding = Literal["kv_cache", "max_num_seqs", "weights", "memory", "free_memory", "max_model_len"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """Requests three ways. ``guaranteed``: whole full-length requests in the usable blocks (the engine keeps one).
+
+    ``low`` and ``high`` carry the memory interval. ``typical`` None = no workload given. ``binding``: what limits
+    the workload (or full-length requests without one).
+    """
+
+    guaranteed: int
+    low: int
+    high: int
+    typical: Typical | None
+    seats: int
+    binding: Literal["kv_cache", "max_num_seqs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything the planner answers about a scenario."""
+
+    resolved: Resolved
+    weights: Weights
+    bills: StageBills | None
+    layout: CacheLayout
+    grouping: Grouping
+    pool: Pool | None
+    inputs: PoolInputs
+    kv_bytes: tuple[int, ...]
+    kv_low_bytes: tuple[int, ...]
+    kv_high_bytes: tuple[int, ...]
+    bytes_per_token_per_gpu: int
+    concurrency: Concurrency
+    textbook: Textbook
+    fragmentation: Fragmentation | None
+    fit: Fit
+    binding_constraint: Binding | None
+    reason: str
+    minimum_bytes: int | None
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def bill(self) -> MemoryBill | None:
+        """The bill of the GPU that sets the pool, None when the KV memory was given and no GPU is known."""
+        if self.bills is None:
+            return None
+        return self.bills.bills[self.pool.stage if self.pool else self.bills.tightest]
+
+
+def plan(scenario: Scenario) -> Plan:
+    """Plan one scenario. Raises CapacityError for bad input; "does not fit" is an answer, not an error."""
+    r = resolve(scenario)
+    warnings = list(r.warnings)
+    settings = CacheSettings(
+        tensor=r.parallel.tensor,
+        kv_format=r.kv_format,
+        model_dtype_bytes=r.model_dtype_bytes,
+        block_size=r.block_size,
+        max_model_len=r.max_model_len,
+        hybrid_manager=r.hybrid_manager,
+        align_state=r.spec.has_state and r.prefix_caching,
+        ssm_dtype=scenario.mamba_ssm_cache_dtype,
+        num_speculative_tokens=scenario.num_speculative_tokens,
+        draft_layers=1 if r.speculative_method in ("mtp", "eagle") else 0,
+        release=r.release,
+    )
+    caches = layout(r.spec, settings)
+    layers, owners = _with_draft_model(r, settings, caches)
+    grouping = group_layers(layers, r.release.kv)
+    stages = _stage_caches(owners, r.parallel.stages)
+    bills = stage_bills(r)
+    given = _given_bytes(r, len(stages))
+    if given is not None:
+        kv = low = high = given
+    elif bills is not None:
+        kv, low, high = bills.kv_bytes, bills.kv_low_bytes, bills.kv_high_bytes
+    elif scenario.num_gpu_blocks_override is not None:
+        block = max(grouping.bytes_per_block(stage) for stage in stages)
+        kv = low = high = (scenario.num_gpu_blocks_override * block,) * len(stages)
+    else:
+        raise CapacityError(
+            "no memory is known; give gpu, gpu_memory_gib, kv_cache_gib or num_gpu_blocks_override",
+            field="gpu",
+        )
+    inputs = PoolInputs(
+        available_bytes=kv,
+        stages=stages,
+        max_model_len=r.max_model_len,
+        max_num_batched_tokens=r.max_num_batched_tokens,
+        block_size=caches.block_size,
+        concurrent_steps=r.concurrent_steps,
+        decode_context_parallel_size=r.parallel.decode_context,
+        num_speculative_tokens=scenario.num_speculative_tokens,
+        align_state=settings.align_state,
+        num_gpu_blocks_override=scenario.num_gpu_blocks_override,
+    )
+    pool = build_pool(grouping, layers, inputs, r.release.kv)
+    counted = _concurrency(r, grouping, pool, inputs, stages, low, high)
+    fit, binding, reason = _verdict(r, bills, pool, counted, low, high, given is not None)
+    need = blocks_per_request(grouping, r.max_model_len, inputs, r.release.kv)
+    minimum = None
+    if bills is not None:
+        minimum = round(bills.bills[pool.stage].non_kv_bytes) + (need + 1) * grouping.bytes_per_block(
+            stages[pool.stage]
+        )
+    warnings.extend(_warnings(r, caches, pool, counted, given is not None))
+    weights = bills.weights if bills is not None else _weights(r)
+    return Plan(
+        resolved=r,
+        weights=weights,
+        bills=bills,
+        layout=caches,
+        grouping=grouping,
+        pool=pool,
+        inputs=inputs,
+        kv_bytes=kv,
+        kv_low_bytes=low,
+        kv_high_bytes=high,
+        bytes_per_token_per_gpu=_bytes_per_token(layers, stages[pool.stage]),
+        concurrency=counted,
+        textbook=_textbook(r, weights),
+        fragmentation=_fragmentation(r, grouping, inputs, pool),
+        fit=fit,
+        binding_constraint=binding,
+        reason=reason,
+        minimum_bytes=minimum,
+        assumptions=(*r.assumptions, *(bills.assumptions if bills else ())),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _weights(r: Resolved) -> Weights:
+    from capacity.weights import weights_per_gpu
+
+    return weights_per_gpu(r.spec, r.weight_format, r.parallel, load_mtp=r.speculative_method == "mtp")
+
+
+def _with_draft_model(
+    r: Resolved, settings: CacheSettings, caches: CacheLayout
+) -> tuple[tuple[LayerCache, ...], tuple[int, ...]]:
+    """The target's caches, and a draft model's after them (they live on the fullest rank, so they are counted)."""
+    if r.scenario.draft_model is None:
+        return caches.layers, caches.owners
+    from dataclasses import replace
+
+    from capacity.catalog import model_spec
+
+    draft = model_spec(r.scenario.draft_model)
+    tensor = r.scenario.draft_tensor_parallel_size or r.parallel.tensor
+    extra = layout(draft, replace(settings, tensor=tensor, draft_layers=0, block_size=caches.block_size))
+    return (*caches.layers, *extra.layers), (*caches.owners, *([-1] * len(extra.layers)))
+
+
+def _stage_caches(owners: tuple[int, ...], stages: tuple[range, ...]) -> tuple[range, ...]:
+    """The run of cache-owning layers of each pipeline stage; draft layers (-1) go to the last."""
+    ends = []
+    for stage in stages:
+        ends.append(sum(1 for owner in owners if 0 <= owner < stage.stop))
+    ends[-1] = len(owners)
+    return tuple(range(0 if i == 0 else ends[i - 1], ends[i]) for i in range(len(ends)))
+
+
+def _given_bytes(r: Resolved, stages: int) -> tuple[int, ...] | None:
+    s = r.scenario
+    if s.kv_cache_memory_bytes is not None:
+        given: tuple[int, ...] = s.kv_cache_memory_bytes
+        key = "kv_cache_memory_bytes"
+    elif s.kv_cache_gib is not None:
+        given, key = tuple(from_gib(value) for value in s.kv_cache_gib), "kv_cache_gib"
+    else:
+        return None
+    if len(given) == 1:
+        return given * stages
+    if len(given) != stages:
+        raise CapacityError(
+            f"{key} has {len(given)} entries for {stages} pipeline stages; expected 1 or {stages}", field=key
+        )
+    return given
+
+
+def _usable(pool_blocks: int, r: Resolved) -> int:
+    """Block ids that requests can get: V1 keeps id 0 for itself."""
+    return max(0, pool_blocks - 1) if r.release.runner == "v1" else pool_blocks
+
+
+def _concurrency(
+    r: Resolved,
+    grouping: Grouping,
+    pool: Pool,
+    inputs: PoolInputs,
+    stages: tuple[range, ...],
+    low: tuple[int, ...],
+    high: tuple[int, ...],
+) -> Concurrency:
+    def blocks(available: tuple[int, ...]) -> int:
+        if inputs.num_gpu_blocks_override is not None:
+            return inputs.num_gpu_blocks_override
+        sizes = [grouping.bytes_per_block(stage) for stage in stages]
+        return min(max(0, have) // size for have, size in zip(available, sizes, strict=True) if size)
+
+    need = pool.blocks_per_max_request
+    guaranteed = _usable(pool.num_blocks, r) // need
+    usual = None
+    s = r.scenario
+    if s.prompt_tokens is not None or s.output_tokens is not None:
+        images = (s.images_per_request or 0) * (s.image_tokens or 0)
+        prompt = s.prompt_tokens or Length(mean=0.0)
+        if images:
+            prompt = Length(
+                mean=prompt.mean + images,
+                cv=prompt.cv * prompt.mean / (prompt.mean + images),
+                values=tuple(v + images for v in prompt.values),
+            )
+        shared = (
+            s.shared_prefix_tokens
+            // grouping.groups[0].cache.block_size
+            * grouping.groups[0].cache.block_size
+        )
+        full_groups = [g for g in grouping.groups if g.cache.plans_as_full]
+        usual = typical(
+            prompt=prompt,
+            output=s.output_tokens or Length(mean=0.0),
+            shared_prefix=s.shared_prefix_tokens,
+            max_model_len=r.max_model_len,
+            blocks=_usable(pool.num_blocks, r),
+            blocks_of=lambda tokens: blocks_of_lengths(grouping, np.asarray(tokens), inputs, r.release.kv),
+            blocks_shared=sum(shared // g.cache.block_size for g in full_groups),
+            prefix_caching=r.prefix_caching,
+            percentile=s.safe_percentile,
+        )
+    limit = usual.mean if usual is not None else guaranteed
+    return Concurrency(
+        guaranteed=guaranteed,
+        low=_usable(blocks(low), r) // need,
+        high=_usable(blocks(high), r) // need,
+        typical=usual,
+        seats=r.max_num_seqs,
+        binding="kv_cache" if limit < r.max_num_seqs else "max_num_seqs",
+    )
+
+
+def _verdict(
+    r: Resolved,
+    bills: StageBills | None,
+    pool: Pool,
+    counted: Concurrency,
+    low: tuple[int, ...],
+    high: tuple[int, ...],
+    given: bool,
+) -> tuple[Fit, Binding | None, str]:
+    if bills is not None and not given and r.total_bytes is not None:
+        others = (r.scenario.other_memory_gib or 0.0) * GIB
+        requested = r.gpu_memory_utilization * r.total_bytes
+        if others and r.total_bytes - others < requested:
+            largest = (r.total_bytes - others) / r.total_bytes
+            return (
+                "no",
+                "free_memory",
+                (
+                    f"the engine asks for {gib(requested):.1f} GiB and only {gib(r.total_bytes - others):.1f} GiB are free; "
+                    f"the largest gpu_memory_utilization that starts is about {largest:.2f}"
+                ),
+            )
+        worst = bills.bills[bills.tightest]
+        if worst.budget_bytes <= bills.weights.worst.total:
+            return (
+                "no",
+                "weights",
+                (
+                    f"weights take {gib(bills.weights.worst.total):.1f} GiB per GPU, the engine may use "
+                    f"{gib(worst.budget_bytes):.1f} GiB"
+                ),
+            )
+        if pool.num_blocks == 0 and max(high) <= 0:
+            return (
+                "no",
+                "memory",
+                (
+                    f"weights and overheads take {gib(worst.non_kv_bytes):.1f} GiB per GPU, the engine may use "
+                    f"{gib(worst.budget_bytes):.1f} GiB: nothing is left for KV cache"
+                ),
+            )
+    if not pool.starts:
+        longest = pool.longest_max_model_len or 0
+        fit: Fit = "marginal" if counted.high >= 1 else "no"
+        tail = f"; the longest max_model_len that starts is {longest:,}" if longest else ""
+        return fit, "kv_cache", f"{pool.refusal}{tail}"
+    if counted.guaranteed < 1:
+        return (
+            "no",
+            "kv_cache",
+            (
+                f"the pool of {pool.num_blocks:,} blocks keeps one for itself, so one request of {r.max_model_len:,} tokens "
+                f"({pool.blocks_per_max_request:,} blocks) never fits"
+            ),
+        )
+    if counted.low < 1:
+        return (
+            "marginal",
+            "kv_cache",
+            "the estimate fits one full-length request, the low end of its interval does not",
+        )
+    return "yes", counted.binding, ""
+
+
+def _bytes_per_token(layers: tuple[LayerCache, ...], stage: range) -> int:
+    """KV bytes that one more token inside every window takes on this stage's GPU."""
+    return round(sum(layers[i].page_bytes / layers[i].block_size for i in stage if layers[i].kind != "state"))
+
+
+def _textbook(r: Resolved, weights: Weights) -> Textbook:
+    element = r.kv_format.element_bytes
+    if r.kv_format.id == "kv-bf16" or element is None:
+        element = float(r.model_dtype_bytes)
+    total = sum(stage.total for stage in weights.stages) * r.parallel.tensor
+    return textbook(
+        bytes_per_token=textbook_bytes_per_token(r.spec, element),
+        max_model_len=r.max_model_len,
+        nominal_gb=r.gpu.memory_gb_nominal
+        if r.gpu is not None and r.scenario.gpu_memory_gib is None
+        else None,
+        total_bytes=r.total_bytes,
+        weights_bytes=r.scenario.weights_gib * GIB * r.parallel.tensor if r.scenario.weights_gib else total,
+        gpus=r.parallel.tensor * r.parallel.pipeline,
+    )
+
+
+def _fragmentation(r: Resolved, grouping: Grouping, inputs: PoolInputs, pool: Pool) -> Fragmentation | None:
+    s = r.scenario
+    if s.prompt_tokens is None and s.output_tokens is None:
+        return None
+    block = (
+        max(g.cache.block_size for g in grouping.groups if g.cache.plans_as_full)
+        if any(g.cache.plans_as_full for g in grouping.groups)
+        else grouping.groups[0].cache.block_size
+    )
+    return fragmentation(
+        pool_tokens=float(pool.max_concurrency * r.max_model_len),
+        max_model_len=r.max_model_len,
+        block_size=block,
+        prompt=s.prompt_tokens or Length(mean=0.0),
+        output=s.output_tokens or Length(mean=0.0),
+    )
+
+
+def _warnings(r: Resolved, caches: CacheLayout, pool: Pool, counted: Concurrency, given: bool) -> list[str]:
+    s, out = r.scenario, list(caches.notes)
+    if r.spec.upper_bound:
+        out.append("planned as an upper bound on KV bytes: every layer is taken as full attention")
+    if len(dict.fromkeys(caches.layers)) > 1 and r.hybrid_manager:
+        out.append(
+            f"the logged token count holds for max_model_len {r.max_model_len:,} only: layers of several kinds share "
+            "the pool, so bytes per token change with length"
+        )
+    if s.max_model_len is not None and not given and r.release.runner == "v0":
+        out.append(
+            "in V0 the profiling pass grows with max_model_len; memory measured at another length does not carry over"
+        )
+    if pool.starts and counted.guaranteed < int(pool.max_concurrency):
+        out.append(
+            f"the engine logs {pool.max_concurrency:.2f}x, but keeps one block for itself: one full-length request of "
+            f"{r.max_model_len:,} tokens fewer fits"
+            if counted.guaranteed
+            else f"the engine logs {pool.max_concurrency:.2f}x and starts, but one full-length request does not fit: it would "
+            "wait for ever"
+        )
+    if s.kv_offloading_size_gib:
+        per_rank = s.kv_offloading_size_gib / r.parallel.tensor
+        hybrid = ""
+        if len(dict.fromkeys(caches.layers)) > 1:
+            hybrid = f"; models with several kinds of layers have used up to {s.kv_offloading_size_gib * 1.92:.0f} GiB"
+        out.append(
+            f"the offload tier of {s.kv_offloading_size_gib:g} GiB in all ({per_rank:g} per rank) keeps prefixes longer; "
+            f"it does not raise the requests that run at once{hybrid}"
+        )
+    if r.speculative_method == "eagle":
+        out.append(
+            "the EAGLE draft is taken as one layer like the model's own; its weights are not in the bill"
+        )
+    return out
+
+
+__all__ = ["Concurrency", "Plan", "Term", "plan"]

@@ -1,0 +1,240 @@
+"""Inverse questions: the longest length, the smallest utilisation, the fewest GPUs, the cheapest combination; fixes.
+
+Each answer is a plan that was computed, with what binds it. Source: plan(); monotone questions by bisection.
+Left out: speed (sizing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capacity.errors import CapacityError
+from capacity.hardware import gpus
+from capacity.parallelism import valid_tensor_parallel_sizes
+from capacity.plan import Plan, plan
+from capacity.resolve import model_of
+from capacity.scenario import Scenario
+
+QUESTIONS = ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest")
+UTILIZATION_STEPS = range(10, 99)
+FORMATS = ("auto", "fp8", "awq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An answer: the changed keys, the plan they give (None = nothing fits), and the sentence that says it."""
+
+    question: str
+    changes: dict[str, Any]
+    plan: Plan | None
+    sentence: str
+    tried: int
+
+
+def enough(candidate: Plan, concurrency: int) -> bool:
+    """Whether a plan holds ``concurrency`` full-length requests (KV blocks and seats)."""
+    counted = candidate.concurrency
+    return candidate.fit == "yes" and min(counted.guaranteed, counted.seats) >= concurrency
+
+
+def search(scenario: Scenario, question: str, *, concurrency: int = 1, max_gpus: int = 16) -> Found:
+    """Answer one inverse question for a wanted number of full-length requests. Raises CapacityError."""
+    if concurrency < 1:
+        raise CapacityError(
+            f"concurrency is {concurrency}; expected a whole number of at least 1", field="concurrency"
+        )
+    answers: dict[str, Callable[[], Found]] = {
+        "max_model_len": lambda: longest_model_len(scenario, concurrency=concurrency),
+        "gpu_memory_utilization": lambda: smallest_utilization(scenario, concurrency=concurrency),
+        "gpus": lambda: fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus),
+        "cheapest": lambda: cheapest(scenario, concurrency=concurrency, max_gpus=max_gpus),
+    }
+    if question not in answers:
+        raise CapacityError(
+            f"question is {question[:40]!r}; expected one of {', '.join(QUESTIONS)}", field="question"
+        )
+    return answers[question]()
+
+
+def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
+    """The longest max_model_len that holds ``concurrency`` full-length requests."""
+    limit = model_of(scenario).max_position_embeddings or scenario.max_model_len or 1_048_576
+    low, high, tried, best = 0, limit, 0, None
+    while low < high:
+        middle = (low + high + 1) // 2
+        candidate = plan(replace(scenario, max_model_len=middle))
+        tried += 1
+        if enough(candidate, concurrency):
+            low, best = middle, candidate
+        else:
+            high = middle - 1
+    if best is None:
+        text = f"no max_model_len holds {concurrency:,} requests on this hardware"
+        return Found(question="max_model_len", changes={}, plan=None, sentence=text, tried=tried)
+    why = "the model's own limit" if low == limit else "bound by KV cache"
+    text = f"max_model_len {low:,} holds {concurrency:,} full-length request{_s(concurrency)} ({why})"
+    return Found(
+        question="max_model_len", changes={"max_model_len": low}, plan=best, sentence=text, tried=tried
+    )
+
+
+def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
+    """The smallest gpu_memory_utilization (in steps of 0.01) that holds ``concurrency`` full-length requests."""
+    low, high, tried, best = UTILIZATION_STEPS.start, UTILIZATION_STEPS.stop, 0, None
+    while low < high:
+        middle = (low + high) // 2
+        candidate = plan(replace(scenario, gpu_memory_utilization=middle / 100))
+        tried += 1
+        if enough(candidate, concurrency):
+            high, best = middle, candidate
+        else:
+            low = middle + 1
+    key = "gpu_memory_utilization"
+    if best is None:
+        text = (
+            f"no gpu_memory_utilization up to 0.98 holds {concurrency:,} full-length request{_s(concurrency)}"
+        )
+        return Found(question=key, changes={}, plan=None, sentence=text, tried=tried)
+    text = (
+        f"gpu_memory_utilization {high / 100:.2f} holds {concurrency:,} full-length request{_s(concurrency)}"
+    )
+    return Found(question=key, changes={key: high / 100}, plan=best, sentence=text, tried=tried)
+
+
+def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
+    """The fewest GPUs of the given kind: tensor parallel first, pipeline stages where heads do not divide."""
+    tried = 0
+    for layout in _layouts(scenario, max_gpus):
+        candidate = _try(replace(scenario, pipeline_layer_split=None, **layout))
+        tried += 1
+        if candidate is not None and enough(candidate, concurrency):
+            text = f"{_layout_text(layout)} holds {concurrency:,} full-length request{_s(concurrency)}"
+            return Found(question="gpus", changes=layout, plan=candidate, sentence=text, tried=tried)
+    text = f"{max_gpus} GPUs of this kind do not hold {concurrency:,} full-length request{_s(concurrency)}"
+    return Found(question="gpus", changes={}, plan=None, sentence=text, tried=tried)
+
+
+def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
+    """The cheapest GPU, tensor-parallel size and weight format by the table's low price that holds the requests."""
+    best: tuple[float, Plan, dict[str, Any]] | None = None
+    tried = 0
+    for gpu in gpus().values():
+        if gpu.memory_gib is None or gpu.price_low_usd_per_hour is None:
+            continue
+        for text_format in FORMATS if scenario.weight_format is None else (scenario.weight_format,):
+            for layout in _layouts(scenario, min(8, max_gpus), pipeline=False):
+                cost = gpu.price_low_usd_per_hour * layout["tensor_parallel_size"]
+                if best is not None and cost >= best[0]:
+                    continue
+                changes = {"gpu": gpu.id, "weight_format": text_format, **layout}
+                candidate = _try(replace(scenario, gpu_memory_gib=None, weights_gib=None, **changes))
+                tried += 1
+                if candidate is not None and enough(candidate, concurrency):
+                    best = (cost, candidate, changes)
+    if best is None:
+        text = f"no bundled GPU with a known price holds {concurrency:,} full-length request{_s(concurrency)}"
+        return Found(question="cheapest", changes={}, plan=None, sentence=text, tried=tried)
+    cost, found, changes = best
+    text = (
+        f"{changes['tensor_parallel_size']} x {found.resolved.gpu.name if found.resolved.gpu else ''} with "
+        f"{found.resolved.weight_format.id} weights from {cost:.2f} USD/h (lowest listed price)"
+    )
+    return Found(
+        question="cheapest", changes={**changes, "usd_per_hour": cost}, plan=found, sentence=text, tried=tried
+    )
+
+
+def fixes(found: Plan, *, concurrency: int = 1, limit: int = 6) -> tuple[dict[str, Any], ...]:
+    """What to change when a plan does not hold ``concurrency`` requests: each change computed, smallest effect on
+    the deployment first. Empty when it already holds them."""
+    if enough(found, concurrency):
+        return ()
+    return tuple(_ranked(found, concurrency))[:limit]
+
+
+def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
+    s, r = found.resolved.scenario, found.resolved
+    given = s.kv_cache_gib is not None or s.kv_cache_memory_bytes is not None
+    if r.total_bytes is not None and not given:
+        yield from _offer(
+            smallest_utilization(s, concurrency=concurrency), "raise --gpu-memory-utilization", s
+        )
+    seats = max(concurrency, min(r.max_num_seqs, 256))
+    lower = {"max_num_seqs": seats, "max_num_batched_tokens": min(r.max_num_batched_tokens, 2048)}
+    if not given and (seats < r.max_num_seqs or r.max_num_batched_tokens > 2048):
+        yield from _single(
+            s, lower, f"lower --max-num-seqs to {seats} and --max-num-batched-tokens to 2048", concurrency
+        )
+    if r.kv_format.id == "kv-bf16":
+        yield from _single(
+            s, {"kv_cache_dtype": "fp8"}, "store KV in 8 bits: --kv-cache-dtype fp8", concurrency
+        )
+    yield from _offer(longest_model_len(s, concurrency=concurrency), "shorten --max-model-len", s)
+    if not given and r.total_bytes is not None:
+        if not r.weight_format.is_quantised and s.weights_gib is None:
+            yield from _single(s, {"weight_format": "fp8"}, "serve fp8 weights", concurrency)
+        if r.parallel.pipeline == 1:
+            more = fewest_gpus(s, concurrency=concurrency, max_gpus=max(16, r.parallel.tensor * 2))
+            yield from _offer(more, "use more GPUs", s)
+
+
+def _single(s: Scenario, changes: dict[str, Any], action: str, concurrency: int) -> Iterator[dict[str, Any]]:
+    candidate = _try(replace(s, **changes))
+    if candidate is not None and enough(candidate, concurrency):
+        yield _fix(action, changes, candidate)
+
+
+def _offer(answer: Found, action: str, s: Scenario) -> Iterator[dict[str, Any]]:
+    if answer.plan is None or all(getattr(s, key) == value for key, value in answer.changes.items()):
+        return
+    text = ", ".join(
+        f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
+        for key, value in answer.changes.items()
+    )
+    yield _fix(f"{action} ({text})", answer.changes, answer.plan)
+
+
+def _fix(action: str, changes: dict[str, Any], candidate: Plan) -> dict[str, Any]:
+    return {
+        "action": action,
+        "changes": changes,
+        "guaranteed": candidate.concurrency.guaranteed,
+        "max_concurrency": candidate.pool.max_concurrency if candidate.pool else None,
+    }
+
+
+def _try(scenario: Scenario) -> Plan | None:
+    try:
+        return plan(scenario)
+    except CapacityError:
+        return None
+
+
+def _layouts(scenario: Scenario, max_gpus: int, *, pipeline: bool = True) -> Iterator[dict[str, Any]]:
+    spec = model_of(scenario)
+    sizes = [
+        size for size in valid_tensor_parallel_sizes(spec, limit=min(8, max_gpus)) if size & (size - 1) == 0
+    ]
+    stages = (1, 2, 3, 4) if pipeline else (1,)
+    options = sorted(
+        {
+            (tensor * stage, stage, tensor)
+            for tensor in sizes
+            for stage in stages
+            if tensor * stage <= max_gpus
+        }
+    )
+    for _, stage, tensor in options:
+        yield {"tensor_parallel_size": tensor, "pipeline_parallel_size": stage}
+
+
+def _layout_text(layout: dict[str, Any]) -> str:
+    tensor, stage = layout["tensor_parallel_size"], layout["pipeline_parallel_size"]
+    stages = f" x PP {stage}" if stage > 1 else ""
+    return f"{tensor * stage} GPU{_s(tensor * stage)} (TP {tensor}{stages})"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

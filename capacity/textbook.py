@@ -1,0 +1,131 @@
+"""The classic formula beside the engine's answer, and contiguous beside paged allocation.
+
+Source: 2 x bytes x layers x KV heads x head_dim per token, no blocks, no overheads; reservation of max_model_len per
+request as before paged attention. Left out: what the engine really does (plan.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capacity.concurrency import length_points
+from capacity.model import Attention, LatentAttention, ModelSpec
+from capacity.scenario import Length
+from capacity.units import gib
+
+GB = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Textbook:
+    """``concurrency`` None when no memory is known. ``difference``: (what differs, requests it takes or gives)."""
+
+    bytes_per_token: int
+    kv_gib_per_request: float
+    concurrency: int | None
+    memory_text: str
+    differences: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragmentation:
+    """Memory reserved against used for the workload's lengths, in tokens of the pool.
+
+    ``waste_share``: what contiguous reservation leaves empty; ``paged_waste_share``: the unfilled tail of last blocks.
+    """
+
+    reserved_tokens: float
+    used_tokens: float
+    waste_share: float
+    contiguous_requests: int
+    paged_requests: int
+    paged_waste_tokens: float
+    paged_waste_share: float
+    by_block_size: tuple[tuple[int, float, int], ...]
+
+
+def textbook_bytes_per_token(spec: ModelSpec, element_bytes: float) -> int:
+    """KV bytes of one token over all layers of the whole model, every layer full attention.
+
+    >>> from capacity.catalog import model_spec
+    >>> textbook_bytes_per_token(model_spec("meta-llama/Llama-2-13b-hf"), 2)
+    819200
+    """
+    total = 0.0
+    for mixer in spec.mixers():
+        if isinstance(mixer, Attention) and not mixer.shares_kv:
+            total += mixer.num_kv_heads * (mixer.head_dim + mixer.v_head_dim) * element_bytes
+        elif isinstance(mixer, LatentAttention):
+            total += (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
+    return round(total)
+
+
+def textbook(
+    *,
+    bytes_per_token: int,
+    max_model_len: int,
+    nominal_gb: float | None,
+    total_bytes: int | None,
+    weights_bytes: float,
+    gpus: int,
+) -> Textbook:
+    """The textbook's requests: (all GPUs' memory - weights) / (bytes per token x max_model_len).
+
+    A card sold as "80 GB" counts as 80e9 bytes; without a nominal size ``total_bytes`` is taken.
+    The 13B example on one 80 GB card at 4,096 tokens, less 26 GB of weights:
+
+    >>> textbook(bytes_per_token=819_200, max_model_len=4096, nominal_gb=80, total_bytes=None,
+    ...          weights_bytes=26e9, gpus=1).concurrency
+    16
+    """
+    request = bytes_per_token * max_model_len
+    memory = nominal_gb * GB if nominal_gb is not None else total_bytes
+    if memory is None or request == 0:
+        return Textbook(
+            bytes_per_token=bytes_per_token,
+            kv_gib_per_request=gib(request),
+            concurrency=None,
+            memory_text="no GPU memory given" if memory is None else "no attention layer",
+        )
+    return Textbook(
+        bytes_per_token=bytes_per_token,
+        kv_gib_per_request=gib(request),
+        concurrency=max(0, int((memory * gpus - weights_bytes) / request)),
+        memory_text=f"{gpus} x {memory / GB:.0f} GB less {weights_bytes / GB:.1f} GB of weights",
+    )
+
+
+def fragmentation(
+    *,
+    pool_tokens: float,
+    max_model_len: int,
+    block_size: int,
+    prompt: Length,
+    output: Length,
+    block_sizes: tuple[int, ...] = (8, 16, 32, 64, 128),
+) -> Fragmentation:
+    """Contiguous reservation of max_model_len per request against blocks, for finished requests of the workload.
+
+    ``pool_tokens``: what the pool holds in tokens of requests inside every window.
+    """
+    lengths = np.minimum(np.add.outer(length_points(prompt), length_points(output)).ravel(), max_model_len)
+    used = float(lengths.mean())
+
+    def paged(block: int) -> tuple[float, int]:
+        held = float((np.ceil(lengths / block) * block).mean())
+        return held - used, int(pool_tokens / held) if held else 0
+
+    waste, requests = paged(block_size)
+    sizes = sorted({*block_sizes, block_size})
+    return Fragmentation(
+        reserved_tokens=float(max_model_len),
+        used_tokens=used,
+        waste_share=1 - used / max_model_len,
+        contiguous_requests=int(pool_tokens // max_model_len),
+        paged_requests=requests,
+        paged_waste_tokens=waste,
+        paged_waste_share=waste / (used + waste) if used + waste else 0.0,
+        by_block_size=tuple((size, *paged(size)) for size in sizes),
+    )

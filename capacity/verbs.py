@@ -1,0 +1,55 @@
+"""The verbs plan, search and fields: a JSON object in, a JSON object out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capacity.answer import answer
+from capacity.errors import CapacityError
+from capacity.plan import plan
+from capacity.scenario import Scenario, field_table
+from capacity.search import QUESTIONS, fixes, search
+
+
+def run_plan(raw: dict[str, Any]) -> dict[str, Any]:
+    """The plan of one scenario, with fixes when it does not fit. Raises CapacityError."""
+    found = plan(Scenario.parse(raw))
+    return answer(found, fixes=fixes(found) if found.fit != "yes" else ())
+
+
+def run_search(raw: dict[str, Any]) -> dict[str, Any]:
+    """The answer to ``question`` for ``concurrency`` full-length requests. Raises CapacityError."""
+    scenario = dict(raw)
+    question = scenario.pop("question", None)
+    if not isinstance(question, str):
+        raise CapacityError(f"question is missing; expected one of {', '.join(QUESTIONS)}", field="question")
+    wanted = _whole(scenario.pop("concurrency", 1), "concurrency", 1_000_000)
+    most = _whole(scenario.pop("max_gpus", 16), "max_gpus", 256)
+    found = search(Scenario.parse(scenario), question, concurrency=wanted, max_gpus=most)
+    return {
+        "question": question,
+        "concurrency": wanted,
+        "answer": found.changes or None,
+        "sentence": found.sentence,
+        "binding_constraint": found.plan.binding_constraint if found.plan else None,
+        "tried": found.tried,
+        "plan": answer(found.plan) if found.plan else None,
+    }
+
+
+def run_fields(raw: dict[str, Any]) -> dict[str, Any]:
+    """Every scenario key with its type, range and meaning."""
+    return {
+        "fields": [
+            {"key": f.key, "type": f.type, "minimum": f.minimum, "maximum": f.maximum, "help": f.help}
+            for f in field_table().values()
+        ]
+    }
+
+
+def _whole(value: Any, field: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise CapacityError(
+            f"{field} is {str(value)[:40]!r}; expected a whole number, 1 to {most:,}", field=field
+        )
+    return value
