@@ -195,6 +195,8 @@ def _deferred(case: Case) -> Verdict | None:
 
 def _preempting(case: Case) -> Verdict | None:
     rate = case.recent.increase("preemptions").rate()
+    if case.number("running") == 0 and case.number("waiting") == 0:
+        return None
     if rate.number is None or rate.number <= case.line("preemptions_warn_per_s"):
         return None
     storm = rate.number >= case.line("preemptions_critical_per_s")
