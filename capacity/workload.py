@@ -1,7 +1,8 @@
-"""Requests of a run: when they arrive, how long their prompts and answers are, what they share. Seeded, no clock.
+"""Requests of a run: when they arrive, how long their prompts and answers are, what they share. Seeded, no
+clock.
 
-Lengths and arrivals follow the families named in ``ArrivalProcess`` and ``Lengths``; recorded traces are read by
-``capacity.request_trace``. Left out: the text of prompts.
+Lengths and arrivals follow the families named in ``ArrivalProcess`` and ``Lengths``; recorded traces are read
+by ``capacity.request_trace``. Left out: the text of prompts.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Requests:
         names = ("prompt_tokens", "output_tokens", "priority")
         for name, column in zip(names, columns, strict=True):
             if len(column) != len(arrival):
-                raise CapacityError(f"{name} has {len(column)} entries for {len(arrival)} arrivals", field=name)
+                raise CapacityError(
+                    f"{name} has {len(column)} entries for {len(arrival)} arrivals", field=name
+                )
             if name != "priority" and len(column) and (column.min() < 0 or column.max() > MAX_TOKENS):
                 worst = int(column.min()) if column.min() < 0 else int(column.max())
                 raise CapacityError(f"{name} has {worst:,}; expected 0 to {MAX_TOKENS:,} tokens", field=name)
@@ -93,9 +96,10 @@ class Requests:
 class ArrivalProcess:
     """How requests arrive.
 
-    ``gamma`` has gaps of coefficient of variation ``cv`` (1 = Poisson). ``burst``: ``burst_size`` at once, bursts spaced
-    so that the mean rate is ``rate_rps`` (rate 0: one burst of all). ``daily``: rate x (1 + ``swing`` sin) over
-    ``period_s``. ``closed_loop``: ``users`` each send, wait for the answer, think ``think_s`` seconds, send again.
+    ``gamma`` has gaps of coefficient of variation ``cv`` (1 = Poisson). ``burst``: ``burst_size`` at once,
+    bursts spaced so that the mean rate is ``rate_rps`` (rate 0: one burst of all). ``daily``: rate x (1 +
+    ``swing`` sin) over ``period_s``. ``closed_loop``: ``users`` each send, wait for the answer, think
+    ``think_s`` seconds, send again.
     """
 
     process: Process = "poisson"
@@ -122,7 +126,9 @@ class ArrivalProcess:
         number(f"{where}.start_s", self.start_s, 0, 1e9)
 
     def times(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Arrival times of ``count`` requests in seconds, rising. Closed loop: the first request of each user."""
+        """Arrival times of ``count`` requests in seconds, rising. Closed loop: the first request of each
+        user.
+        """
         if self.process == "closed_loop":
             return np.full(count, self.start_s)
         if self.process == "burst":
@@ -152,8 +158,8 @@ class ArrivalProcess:
 class Lengths:
     """A distribution of token counts.
 
-    ``constant``, ``exponential``: ``mean``. ``lognormal``: ``mean`` and ``cv``. ``uniform``: ``low`` to ``high``.
-    ``empirical``: drawn from ``values``. ``mixture``: ``parts`` with ``weights``.
+    ``constant``, ``exponential``: ``mean``. ``lognormal``: ``mean`` and ``cv``. ``uniform``: ``low`` to
+    ``high``. ``empirical``: drawn from ``values``. ``mixture``: ``parts`` with ``weights``.
     """
 
     distribution: Distribution = "constant"
@@ -203,9 +209,9 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A generated workload. ``shared_prefix_tokens`` of every prompt belong to one of ``prefix_groups`` prefixes,
-    chosen with Zipf weight ``prefix_skew`` (0 = evenly); ``priorities`` are drawn with ``priority_weights``;
-    ``sessions`` > 0 deals requests to that many users (for affinity)."""
+    """A generated workload. ``shared_prefix_tokens`` of every prompt belong to one of ``prefix_groups``
+    prefixes, chosen with Zipf weight ``prefix_skew`` (0 = evenly); ``priorities`` are drawn with
+    ``priority_weights``; ``sessions`` > 0 deals requests to that many users (for affinity)."""
 
     arrival: ArrivalProcess = field(default_factory=ArrivalProcess)
     prompt_tokens: Lengths = field(default_factory=lambda: Lengths(mean=512))
@@ -225,7 +231,9 @@ class Workload:
         number("workload.prefix_skew", self.prefix_skew, 0, 10)
         number("workload.sessions", self.sessions, 0, MAX_REQUESTS)
         if len(self.priorities) != len(self.priority_weights) or not self.priorities:
-            raise CapacityError("workload.priorities needs as many weights as priorities", field="workload.priorities")
+            raise CapacityError(
+                "workload.priorities needs as many weights as priorities", field="workload.priorities"
+            )
 
     def requests(self, seed: int) -> Requests:
         """The requests of this workload; the same seed gives the same requests."""
@@ -240,7 +248,10 @@ class Workload:
         if self.shared_prefix_tokens:
             rank = np.arange(1, self.prefix_groups + 1, dtype=float) ** -self.prefix_skew
             group = rng.choice(self.prefix_groups, size=count, p=rank / rank.sum())
-            prefixes = [(int(g),) if p >= self.shared_prefix_tokens else None for g, p in zip(group, prompt, strict=True)]
+            prefixes = [
+                (int(g),) if p >= self.shared_prefix_tokens else None
+                for g, p in zip(group, prompt, strict=True)
+            ]
         sessions = rng.integers(0, self.sessions, count) if self.sessions else None
         return Requests.of(
             arrival_s=arrival,
@@ -263,4 +274,6 @@ def number(name: str, value: object, low: float, high: float) -> None:
 def choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise CapacityError unless ``value`` is one of ``choices``."""
     if value not in choices:
-        raise CapacityError(f"{name} is {str(value)[:40]!r}; expected one of {', '.join(choices)}", field=name)
+        raise CapacityError(
+            f"{name} is {str(value)[:40]!r}; expected one of {', '.join(choices)}", field=name
+        )

@@ -1,7 +1,8 @@
 """The block pool as counts, for the fast engine: a plain counter, and one that remembers shared prefixes.
 
-The counting pools hold the same numbers as ``block_pool.BlockPool`` (tests compare them); blocks have no ids here.
-The prefix pool keeps freed blocks in the order vLLM frees them (a request's last block first) and evicts the oldest.
+The counting pools hold the same numbers as ``block_pool.BlockPool`` (tests compare them); blocks have no ids
+here. The prefix pool keeps freed blocks in the order vLLM frees them (a request's last block first) and
+evicts the oldest.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class CountedPool:
         """The request shares what ``hit_blocks`` found."""
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        """The first ``tokens`` tokens of the request are (being) computed; whole blocks of its prefix can be shared."""
+        """The first ``tokens`` tokens of the request are (being) computed; whole blocks of its prefix can be
+        shared.
+        """
 
 
 class _Run:
@@ -64,8 +67,10 @@ class _Run:
 class PrefixPool(CountedPool):
     """A pool with hash-based prefix sharing and least-recently-freed eviction.
 
-    A prefix key stands for a run of blocks that is always shared from its start. A preempted request leaves its own
-    computed blocks behind as a run that only it can find again. ``free`` counts idle cached blocks as free.
+    A prefix key stands for a run of blocks that is always shared from its start. A preempted request leaves
+    its own computed blocks behind as a run that only it can find again. ``free`` counts idle cached blocks as
+    free. Simplification: a request whose whole prompt is a shared prefix holds the prefix's last block though
+    it recomputes it.
     """
 
     caches = True
@@ -150,31 +155,46 @@ class PrefixPool(CountedPool):
                 break
             start = end
         mine = self.runs.get(("own", seq.id))
-        if mine is not None and mine.start == found:
-            used = min(mine.blocks, most - found)
+        if mine is not None and mine.start <= found:
+            used = min(mine.start + mine.blocks, most) - found
             if used > 0:
                 hits.append((("own", seq.id), mine, used))
         return hits
 
     def hit_blocks(self, seq: Sequence) -> tuple[int, int]:
-        hits = self._hits(seq)
-        return sum(used for _, _, used in hits), sum(run.blocks for _, run, _ in hits if run.refs == 0)
+        found = idle = 0
+        for key, run, used in self._hits(seq):
+            if run.refs == 0:
+                idle += run.blocks
+                if key == ("own", seq.id):
+                    idle -= found - run.start
+            found += used
+        return found, idle
 
     def pin(self, seq: Sequence) -> None:
         hits = self._hits(seq)
-        for _, run, _ in hits:
+        found = 0
+        mine = ("own", seq.id)
+        for key, run, used in hits:
             run.refs += 1
+            left = 0
+            if key == mine:  # its first blocks are in the pool a second time: leave those where they are
+                left = found - run.start
+                run.blocks -= left
+                run.start = found
+            found += used
             if run.entry is not None:
                 self.free -= run.blocks
-                run.entry[0], run.entry[1] = None, 0
+                run.entry[0], run.entry[1] = None, left
                 run.entry = None
         seq.pins = [(key, used) for key, _, used in hits]
-        mine = ("own", seq.id)
         if not hits or hits[-1][0] != mine:
             self._forget(mine)
 
     def _forget(self, key: object) -> None:
-        """Own blocks that can no longer be reached from the request's start keep their place but lose their name."""
+        """Own blocks that can no longer be reached from the request's start keep their place but lose their
+        name.
+        """
         run = self.runs.pop(key, None)
         if run is not None and run.entry is not None:
             run.entry[0] = None

@@ -1,8 +1,8 @@
 """All decoding requests of one engine as one object, so that a step costs the same for 5 or 500 of them.
 
 A decoding request gains one token per step, so "tokens minus steps" never changes for it: requests whose next
-block falls due at the same step (mod block size) are one counter, and the step at which each ends is known when
-it joins. Left out: prefill (the rules schedule it chunk by chunk).
+block falls due at the same step (mod block size) are one counter, and the step at which each ends is known
+when it joins. Left out: prefill (the rules schedule it chunk by chunk).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Layout:
 
 
 class DecodeCohort:
-    """The decoding requests. ``step`` counts decode steps; ``context`` is what the next step attends to in total."""
+    """The decoding requests. ``step`` counts decode steps; ``context`` is what the next step attends to in
+    total.
+    """
 
     __slots__ = ("block_size", "context", "counts", "heap", "layout", "n", "step", "turns")
 
@@ -64,7 +66,8 @@ class DecodeCohort:
         self.turns: list[tuple[int, int, Sequence]] = []
 
     def add(self, seq: Sequence, computed: int, left: int, *, delay: int = 0) -> None:
-        """A request with ``computed`` tokens in the pool decodes from the coming step (``delay`` 1: the one after).
+        """A request with ``computed`` tokens in the pool decodes from the coming step (``delay`` 1: the one
+        after).
 
         It ends after ``left`` more steps.
         """

@@ -1,6 +1,8 @@
-"""Time-weighted readings of one engine: block use, running, waiting, gaps between tokens, and a thinned timeline.
+"""Time-weighted readings of one engine: block use, running, waiting, gaps between tokens, and a thinned
+timeline.
 
-Everything here is of bounded size however long the run is: histograms, sums, and a timeline that halves itself.
+Everything here is of bounded size however long the run is: histograms, sums, and a timeline that halves
+itself.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _CHUNK = 1 << 15
 
 
 class GapHistogram:
-    """Seconds with a weight each, in bins of 1.2 % width from 100 ns to 10,000 s; mean exact, percentiles to the bin."""
+    """Seconds with a weight each, in bins of 1.2 % width from 100 ns to 10,000 s; mean exact, percentiles to
+    the bin.
+    """
 
     def __init__(self) -> None:
         self.counts = np.zeros(11 * _BINS_PER_DECADE + 1)
@@ -40,7 +44,9 @@ class GapHistogram:
         weights = np.frombuffer(self._weights, dtype=float)
         self.total_s += float(values @ weights)
         self.weight += int(weights.sum())
-        index = np.clip((np.log10(np.maximum(values, 1e-9)) - _LOW) * _BINS_PER_DECADE, 0, len(self.counts) - 1)
+        index = np.clip(
+            (np.log10(np.maximum(values, 1e-9)) - _LOW) * _BINS_PER_DECADE, 0, len(self.counts) - 1
+        )
         self.counts += np.bincount(index.astype(np.int64), weights=weights, minlength=len(self.counts))
         del values, weights
         self._values = array("d")
@@ -165,7 +171,9 @@ class Meter:
             self.usage_ticks[last] += rest
 
     def usage_quantile(self, q: float, span_ticks: int) -> float | None:
-        """Share of blocks in use that is not exceeded during a share ``q`` of the run (idle time counts as 0)."""
+        """Share of blocks in use that is not exceeded during a share ``q`` of the run (idle time counts as
+        0).
+        """
         if span_ticks <= 0:
             return None
         left = q * span_ticks - max(span_ticks - self.busy_ticks, 0)

@@ -1,4 +1,6 @@
-"""The waiting line: first come first served, or by (priority, arrival). A request that leaves early is skipped later."""
+"""The waiting line: first come first served, or by (priority, arrival). A request that leaves early is
+skipped later.
+"""
 
 from __future__ import annotations
 

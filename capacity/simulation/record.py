@@ -14,7 +14,9 @@ _S = 1 / TICKS_PER_S
 
 
 class Event(NamedTuple):
-    """One line of a run's log: when (ticks), what, which request, and a number that goes with it (tokens, blocks)."""
+    """One line of a run's log: when (ticks), what, which request, and a number that goes with it (tokens,
+    blocks).
+    """
 
     ticks: int
     kind: str
@@ -28,7 +30,9 @@ class Event(NamedTuple):
 
 
 class Record:
-    """Outcomes by request number; times in seconds, NaN where it did not happen (the report turns it into None)."""
+    """Outcomes by request number; times in seconds, NaN where it did not happen (the report turns it into
+    None).
+    """
 
     def __init__(self, count: int, *, log: bool = False) -> None:
         blank = array("d", [math.nan])

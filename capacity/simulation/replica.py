@@ -1,8 +1,9 @@
-"""One engine: a block pool, a waiting line and a running batch, advanced step by step or over a stretch of steps.
+"""One engine: a block pool, a waiting line and a running batch, advanced step by step or over a stretch of
+steps.
 
-The rules (``rules_*.py``) decide what the coming step computes; this file carries it out, keeps the accounts and jumps
-over decode-only steps in which nothing can change. Source of the step semantics: vLLM V1's scheduler and engine core.
-Left out: the content of blocks (``block_pool``), more than one engine (``fleet``).
+The rules (``rules_*.py``) decide what the coming step computes; this file carries it out, keeps the accounts
+and jumps over decode-only steps in which nothing can change. Source of the step semantics: vLLM V1's
+scheduler and engine core. Left out: the content of blocks (``block_pool``), more than one engine (``fleet``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _S = 1 / TICKS_PER_S
 
 
 class Rules(Protocol):
-    """Decides one step: fills ``chunks``, sets ``decodes``, ``held`` and ``steady`` of the engine, takes the blocks."""
+    """Decides one step: fills ``chunks``, sets ``decodes``, ``held`` and ``steady`` of the engine, takes the
+    blocks.
+    """
 
     def schedule(self, engine: Replica) -> None: ...
 
@@ -123,7 +126,9 @@ class Replica:
             self.meter.peak_waiting = self.waiting.count
 
     def abort(self, seq: Sequence, now: int, reason: str) -> None:
-        """The client hangs up. A waiting request leaves at once, a running one when the step in progress ends."""
+        """The client hangs up. A waiting request leaves at once, a running one when the step in progress
+        ends.
+        """
         if seq.state == RUNNING:
             self.leaving.append(seq)
             self.record.reason[seq.id] = self.record.reason_code(reason)
@@ -212,7 +217,8 @@ class Replica:
                         after = total - pool.free
                         ticks = costs.decode_steps(steps=steps, decode=decoding, context=context)
         else:
-            self._stalled()
+            if self.blocked_by != "preempted":
+                self._stalled()
             return
         if ticks < costs.least:
             ticks = costs.least
@@ -241,7 +247,9 @@ class Replica:
             )
 
     def _stalled(self) -> None:
-        """Requests wait, nothing runs and the head still does not fit: a fault of the rules, never of the load."""
+        """Requests wait, nothing runs and the head still does not fit: a fault of the rules, never of the
+        load.
+        """
         if not self.waiting.count and not self.swapped:
             return
         seq = self.swapped.popleft() if self.swapped else self.waiting.pop()
@@ -272,7 +280,10 @@ class Replica:
                 self._leave_early()
             heap = cohort.heap
             if heap and heap[0][0] <= cohort.step:
-                for seq in cohort.pop_finished():
+                done = cohort.pop_finished()
+                if self.sharing and len(done) > 1:  # blocks come back, and are evicted later, in list order
+                    done.sort(key=self.running.index)
+                for seq in done:
                     self._finish(seq, seq.prompt + seq.output - 1)
         if self.chunks:
             self._end_chunks(now)
@@ -435,7 +446,9 @@ class Replica:
         self.waiting.push_back(seq)
 
     def admit(self, seq: Sequence, hit_tokens: int, size: int) -> None:
-        """A waiting request enters the batch and computes ``size`` tokens in this step (blocks are taken already)."""
+        """A waiting request enters the batch and computes ``size`` tokens in this step (blocks are taken
+        already).
+        """
         now, record = self.now, self.record
         seq.state = RUNNING
         seq.computed = hit_tokens

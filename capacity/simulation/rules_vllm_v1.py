@@ -1,7 +1,7 @@
 """vLLM V1's step: running requests first in list order, then the waiting line, within one token budget.
 
-Source: vLLM 0.32's scheduler as described in docs/simulation.md. Left out: speculative tokens, LoRA and encoder
-budgets, KV connectors.
+Source: vLLM 0.32's scheduler as described in docs/simulation.md. Left out: speculative tokens, LoRA and
+encoder budgets, KV connectors.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ from typing import NamedTuple
 WAITING, RUNNING, SWAPPED, GONE = range(4)
 
 
-
-
 class Prefix(NamedTuple):
     """Shareable start of a prompt: keys in order, each standing for ``tokens_per_key`` tokens."""
 

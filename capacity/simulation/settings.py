@@ -19,8 +19,8 @@ class SchedulerSettings:
     """Scheduling rules and limits, in vLLM's words.
 
     ``head_of_line`` "skip" lets smaller requests pass a head that does not fit (vLLM: "block").
-    ``long_prefill_cap_when_alone``: the cap also binds a lone request (vLLM before 0.32; see its pull request 57951).
-    ``enable_chunked_prefill`` None = on for V1 and SGLang, off for V0.
+    ``long_prefill_cap_when_alone``: the cap also binds a lone request (vLLM before 0.32; see its pull request
+    57951). ``enable_chunked_prefill`` None = on for V1 and SGLang, off for V0.
     ``watermark`` None = 0 for V1, 0.01 for V0. SGLang: ``schedule_conservativeness`` scales its token ratio,
     ``max_prefill_tokens`` bounds one prefill batch, ``max_num_batched_tokens`` is its chunk size.
     """
@@ -87,7 +87,9 @@ class SwapTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. ``num_blocks`` counts blocks that requests can hold: an engine that logs N keeps one as null block."""
+    """One engine. ``num_blocks`` counts blocks that requests can hold: an engine that logs N keeps one as
+    null block.
+    """
 
     num_blocks: int
     block_size: int = 16
@@ -114,12 +116,16 @@ class EngineSettings:
 
 def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise CapacityError(f"{name} is {str(value)[:40]!r}; expected one of {', '.join(choices)}", field=name)
+        raise CapacityError(
+            f"{name} is {str(value)[:40]!r}; expected one of {', '.join(choices)}", field=name
+        )
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise CapacityError(f"{name} is {str(value)[:40]}; expected a whole number, {low:,} to {high:,}", field=name)
+        raise CapacityError(
+            f"{name} is {str(value)[:40]}; expected a whole number, {low:,} to {high:,}", field=name
+        )
 
 
 def _fraction(name: str, value: object) -> None:

@@ -1,4 +1,5 @@
-"""How long one engine step lasts, in whole ticks so that a jump over many steps ends exactly where the steps would.
+"""How long one engine step lasts, in whole ticks so that a jump over many steps ends exactly where the steps
+would.
 
 Source: a linear form, fixed + prefill tokens + decode tokens + context tokens, as in capacity.performance.
 Left out: noise between steps; speculative tokens.
@@ -34,11 +35,13 @@ def to_seconds(ticks: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of one step: ``fixed_s`` + per prompt token computed + per decoding request + per context token.
+    """Seconds of one step: ``fixed_s`` + per prompt token computed + per decoding request + per context
+    token.
 
-    ``per_context_token_s`` counts the tokens that decoding requests attend to (their cached tokens and the new one);
-    ``per_prefill_context_token_s`` counts pairs (new prompt token, cached token before its chunk or mean of its chunk).
-    ``host_s`` is scheduling on the CPU: added to the step, or hidden behind it when ``overlap`` (async scheduling).
+    ``per_context_token_s`` counts the tokens that decoding requests attend to (their cached tokens and the
+    new one); ``per_prefill_context_token_s`` counts pairs (new prompt token, cached token before its chunk or
+    mean of its chunk). ``host_s`` is scheduling on the CPU: added to the step, or hidden behind it when
+    ``overlap`` (async scheduling).
 
     >>> StepTime(fixed_s=0.01, per_decode_token_s=0.001).seconds(decode=5)
     0.015
@@ -59,7 +62,8 @@ class StepTime:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise CapacityError(
-                    f"step_time.{name} is {str(value)[:40]}; expected seconds, 0 or more", field=f"step_time.{name}"
+                    f"step_time.{name} is {str(value)[:40]}; expected seconds, 0 or more",
+                    field=f"step_time.{name}",
                 )
             if value > 1e6:
                 raise CapacityError(
@@ -92,7 +96,11 @@ class StepTime:
     @property
     def is_zero(self) -> bool:
         """True when some step would take no time at all."""
-        return self.fixed_s == 0 and self.host_s == 0 and (self.per_prefill_token_s == 0 or self.per_decode_token_s == 0)
+        return (
+            self.fixed_s == 0
+            and self.host_s == 0
+            and (self.per_prefill_token_s == 0 or self.per_decode_token_s == 0)
+        )
 
     @property
     def ticks(self) -> TickCosts:
@@ -122,7 +130,11 @@ class TickCosts:
     def step(self, *, prefill: int, pairs: int, decode: int, context: int) -> int:
         """Ticks of one step; ``pairs`` is twice the number of (new token, earlier token) pairs."""
         ticks = (
-            self.fixed + self.prefill * prefill + self.decode * decode + self.context * context + self.pair * pairs // 2
+            self.fixed
+            + self.prefill * prefill
+            + self.decode * decode
+            + self.context * context
+            + self.pair * pairs // 2
         )
         return ticks if ticks > self.least else self.least
 
