@@ -5,13 +5,12 @@ Source: catalog/engine_releases.csv and engine_defaults.csv, each row with its o
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, Literal
 
+from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 
 Version = tuple[int, int, int]
@@ -38,6 +37,7 @@ class KvRules:
     tokens_logged: Literal["config_block", "group_block", "concurrency"] = "concurrency"
     concurrent_steps_counted: bool = True
     one_log_line: bool = True
+    lines_per_stage: bool = False
     pads_pages: bool = True
     null_block_in_check: bool = True
     size_check: Literal["per_layer", "page_per_group", "blocks"] = "blocks"
@@ -77,10 +77,13 @@ def parse_version(text: str) -> Version:
     >>> parse_version("0.11.1rc3.dev29+g3fa2c1218"), parse_version("v0.32")
     ((0, 11, 1), (0, 32, 0))
     """
-    match = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[.\-+]?(?:rc|dev|post|a|b)?[\w.+\-]*)?", text.strip())
+    match = re.fullmatch(
+        r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[.\-+]?(?:rc|dev|post|a|b)?[\w.+\-]*)?", text.strip()
+    )
     if match is None:
         raise CapacityError(
-            f"engine_version is {text[:40]!r}; expected a vLLM release such as 0.11.0 or 0.32.0", field="engine_version"
+            f"engine_version is {text[:40]!r}; expected a vLLM release such as 0.11.0 or 0.32.0",
+            field="engine_version",
         )
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
@@ -102,7 +105,9 @@ def engine_release(text: str | None = None) -> EngineRelease:
         )
     notes: list[str] = []
     if version > LATEST_KNOWN:
-        notes.append(f"release {asked} is newer than any known; the rules of {_dotted(LATEST_KNOWN)} are used")
+        notes.append(
+            f"release {asked} is newer than any known; the rules of {_dotted(LATEST_KNOWN)} are used"
+        )
     if version < (0, 10, 2):
         notes.append(
             f"release {asked}: the KV rules are those of 0.10.2, checked on start-up logs only, not on the planner itself"
@@ -130,6 +135,7 @@ def engine_release(text: str | None = None) -> EngineRelease:
             tokens_logged=_one_of(row, "tokens_logged", ("config_block", "group_block", "concurrency")),
             concurrent_steps_counted=yes["concurrent_steps_counted"],
             one_log_line=yes["one_log_line"],
+            lines_per_stage=yes["lines_per_stage"],
             pads_pages=yes["pads_pages"],
             null_block_in_check=yes["null_block_in_check"],
             size_check=_one_of(row, "size_check", ("per_layer", "page_per_group", "blocks")),
@@ -189,15 +195,14 @@ def _one_of(row: dict[str, str], column: str, allowed: tuple[str, ...]) -> Any:
 
 
 def _read(name: str, key: str) -> tuple[tuple[Version, dict[str, str]], ...]:
-    with (files("capacity.catalog") / name).open(encoding="utf-8", newline="") as lines:
-        return tuple((parse_version(row[key]), row) for row in csv.DictReader(lines))
+    return tuple((parse_version(row[key]), row) for row in read_table(name))
 
 
 @lru_cache(maxsize=1)
 def _release_rows() -> tuple[tuple[Version, dict[str, str]], ...]:
-    return _read("engine_releases.csv", "release")
+    return _read("engine_releases", "release")
 
 
 @lru_cache(maxsize=1)
 def _default_rows() -> tuple[tuple[Version, dict[str, str]], ...]:
-    return _read("engine_defaults.csv", "first_release")
+    return _read("engine_defaults", "first_release")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capacity.errors import CapacityError
-from capacity.model import Attention, LatentAttention, ModelSpec, RecurrentState
+from capacity.model import Attention, LatentAttention, ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,11 @@ def _heads_reason(spec: ModelSpec, tensor: int) -> str | None:
                 return f"the {mixer.num_heads} attention heads"
             if mixer.num_kv_heads % tensor and tensor % mixer.num_kv_heads:
                 return f"the {mixer.num_kv_heads} KV heads (nor is it a multiple of them)"
-        elif isinstance(mixer, LatentAttention | RecurrentState) and mixer.num_heads % tensor:
-            what = "attention" if isinstance(mixer, LatentAttention) else "state"
-            return f"the {mixer.num_heads} {what} heads"
+        elif isinstance(mixer, LatentAttention):
+            if mixer.num_heads % tensor:
+                return f"the {mixer.num_heads} attention heads"
+        elif mixer.num_heads > 1 and mixer.num_heads % tensor:
+            return f"the {mixer.num_heads} state heads"
+        elif mixer.num_heads * mixer.head_dim % tensor:
+            return f"the state's inner width {mixer.num_heads * mixer.head_dim}"
     return None

@@ -90,6 +90,7 @@ def plan(scenario: Scenario) -> Plan:
         block_size=r.block_size,
         max_model_len=r.max_model_len,
         hybrid_manager=r.hybrid_manager,
+        chunked_hybrid=r.release.chunked_hybrid or scenario.disable_hybrid_kv_cache_manager is False,
         align_state=r.spec.has_state and r.prefix_caching,
         ssm_dtype=scenario.mamba_ssm_cache_dtype,
         num_speculative_tokens=scenario.num_speculative_tokens,

@@ -6,15 +6,14 @@ widgets and the link all read that one table. Left out: what a key means (plan.p
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
+from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 
 
@@ -113,7 +112,9 @@ class Scenario:
         values: dict[str, Any] = {}
         for key, value in raw.items():
             if key not in table:
-                raise CapacityError(f"unknown key {str(key)[:40]!r}; {_closest(str(key), table)}", field=str(key)[:40])
+                raise CapacityError(
+                    f"unknown key {str(key)[:40]!r}; {_closest(str(key), table)}", field=str(key)[:40]
+                )
             if value is not None:
                 values[key] = _check(table[key], value)
         if "model" in values and "model_config" in values:
@@ -142,19 +143,18 @@ class Scenario:
 @lru_cache(maxsize=1)
 def field_table() -> dict[str, Field]:
     """All scenario keys in order."""
-    with (files("capacity.catalog") / "scenario_fields.csv").open(encoding="utf-8", newline="") as lines:
-        return {
-            row["key"]: Field(
-                key=row["key"],
-                type=row["type"],
-                minimum=float(row["minimum"]) if row["minimum"] else None,
-                maximum=float(row["maximum"]) if row["maximum"] else None,
-                group=row["group"],
-                label=row["label"],
-                help=row["help"],
-            )
-            for row in csv.DictReader(lines)
-        }
+    return {
+        row["key"]: Field(
+            key=row["key"],
+            type=row["type"],
+            minimum=float(row["minimum"]) if row["minimum"] else None,
+            maximum=float(row["maximum"]) if row["maximum"] else None,
+            group=row["group"],
+            label=row["label"],
+            help=row["help"],
+        )
+        for row in read_table("scenario_fields")
+    }
 
 
 def _check(field: Field, value: Any) -> Any:
@@ -163,7 +163,9 @@ def _check(field: Field, value: Any) -> Any:
         if not isinstance(value, str) or not value.strip():
             raise CapacityError(f"{field.key} is {_seen(value)}; expected a text", field=field.key)
         if len(value) > 300:
-            raise CapacityError(f"{field.key} has {len(value)} characters; expected at most 300", field=field.key)
+            raise CapacityError(
+                f"{field.key} has {len(value)} characters; expected at most 300", field=field.key
+            )
         return value.strip()
     if field.choices:
         if value not in field.choices:
@@ -177,7 +179,9 @@ def _check(field: Field, value: Any) -> Any:
         return value
     if kind == "object":
         if not isinstance(value, Mapping):
-            raise CapacityError(f"{field.key} is {_seen(value)}; expected a config.json object", field=field.key)
+            raise CapacityError(
+                f"{field.key} is {_seen(value)}; expected a config.json object", field=field.key
+            )
         return _frozen_json(field.key, value)
     if kind in ("numbers", "integers"):
         many = value if isinstance(value, list | tuple) else [value]
@@ -192,12 +196,22 @@ def _check(field: Field, value: Any) -> Any:
 def _number(field: Field, value: Any, *, whole: bool) -> Any:
     what = "a whole number" if whole else "a number"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CapacityError(f"{field.key} is {_seen(value)}; expected {what}, {field.bounds}", field=field.key)
+        raise CapacityError(
+            f"{field.key} is {_seen(value)}; expected {what}, {field.bounds}", field=field.key
+        )
     if isinstance(value, float) and not math.isfinite(value):
-        raise CapacityError(f"{field.key} is {value}; expected a finite number, {field.bounds}", field=field.key)
+        raise CapacityError(
+            f"{field.key} is {value}; expected a finite number, {field.bounds}", field=field.key
+        )
     low, high = field.minimum, field.maximum
-    if (low is not None and value < low) or (high is not None and value > high) or (whole and value != int(value)):
-        raise CapacityError(f"{field.key} is {_number_text(value)}; expected {what}, {field.bounds}", field=field.key)
+    if (
+        (low is not None and value < low)
+        or (high is not None and value > high)
+        or (whole and value != int(value))
+    ):
+        raise CapacityError(
+            f"{field.key} is {_number_text(value)}; expected {what}, {field.bounds}", field=field.key
+        )
     return int(value) if whole else float(value)
 
 
@@ -215,13 +229,17 @@ def _length(field: Field, value: Any) -> Length:
     if "values" in value:
         many = value["values"]
         if not isinstance(many, list | tuple) or not 1 <= len(many) <= 100_000:
-            raise CapacityError(f"{field.key}.values is {_seen(many)}; expected 1 to 100,000 lengths", field=field.key)
+            raise CapacityError(
+                f"{field.key}.values is {_seen(many)}; expected 1 to 100,000 lengths", field=field.key
+            )
         lengths = tuple(_number(field, item, whole=False) for item in many)
         return Length(mean=sum(lengths) / len(lengths), values=lengths)
     if "mean" not in value:
         raise CapacityError(f"{field.key} has no mean; expected mean and cv, or values", field=field.key)
     spread = Field(key=f"{field.key}.cv", type="number", minimum=0, maximum=20, group="", label="", help="")
-    return Length(mean=_number(field, value["mean"], whole=False), cv=_number(spread, value.get("cv", 0), whole=False))
+    return Length(
+        mean=_number(field, value["mean"], whole=False), cv=_number(spread, value.get("cv", 0), whole=False)
+    )
 
 
 def _length_json(value: Length) -> Any:
@@ -247,7 +265,9 @@ def _seen(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, int | float):
         return _number_text(value)
-    return {dict: "an object", list: "a list"}.get(type(value), f"a {type(value).__name__}")
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
 
 
 def _number_text(value: float | None) -> str:

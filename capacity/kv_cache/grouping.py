@@ -70,7 +70,7 @@ def group_layers(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
     size = group_size([len(members) for members in by_kind.values()], rules)
     in_runs = rules.dealing == "in_runs"
     order = sorted(by_kind, key=lambda cache: in_runs and not cache.plans_as_full)
-    groups = []
+    groups: list[Group] = []
     for cache in order:
         members = by_kind[cache]
         count = ceil_div(len(members), size)

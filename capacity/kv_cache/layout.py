@@ -31,6 +31,7 @@ class CacheSettings:
     block_size: int
     max_model_len: int
     hybrid_manager: bool
+    chunked_hybrid: bool
     align_state: bool
     ssm_dtype: str | None = None
     num_speculative_tokens: int = 0
@@ -164,7 +165,7 @@ def _caches(mixer: Mixer, settings: CacheSettings, block: int, state_page: int) 
     kind = mixer.kind
     if kind == "full" or not settings.hybrid_manager or mixer.window is None:
         return (LayerCache("full", block, page),)
-    if kind == "chunked" and not settings.release.chunked_hybrid:
+    if kind == "chunked" and not settings.chunked_hybrid:
         return (LayerCache("full", block, page),)
     return (LayerCache("sliding" if kind == "sliding" else "chunked", block, page, mixer.window),)
 

@@ -126,11 +126,13 @@ def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInp
     concurrency = num_blocks / need
     held = int(concurrency * inputs.max_model_len)
     smallest = min(group.cache.block_size for group in grouping.groups)
-    if rules.tokens_logged == "concurrency":
-        logged = held
-    else:
+
+    def logged(blocks: int) -> int:
+        if rules.tokens_logged == "concurrency":
+            return int(blocks / need * inputs.max_model_len)
         block = inputs.block_size if rules.tokens_logged == "config_block" else smallest
-        logged = num_blocks // len(grouping.groups) * block * inputs.decode_context_parallel_size
+        return blocks // len(grouping.groups) * block * inputs.decode_context_parallel_size
+
     needed_bytes = _needed_bytes(grouping, layers, need, bytes_per_block, inputs, rules)
     available = inputs.available_bytes[stage]
     if inputs.num_gpu_blocks_override is not None:
@@ -146,14 +148,22 @@ def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInp
             f"one request of {inputs.max_model_len:,} tokens needs {gib(needed_bytes):.2f} GiB of KV cache, "
             f"the pool has {gib(max(0, available)):.2f} GiB"
         )
+    printed = [blocks for blocks, _, _ in per_stage] if rules.lines_per_stage else [num_blocks]
+    if inputs.num_gpu_blocks_override is not None:
+        printed = [num_blocks]
+    lines = tuple(
+        line
+        for blocks in printed
+        for line in log_lines(logged(blocks), inputs.max_model_len, blocks / need, available, rules)
+    )
     return Pool(
         num_blocks=num_blocks,
         bytes_per_block=widest,
         blocks_per_max_request=need,
         max_concurrency=concurrency,
         tokens=held,
-        tokens_logged=logged,
-        log_lines=log_lines(logged, inputs.max_model_len, concurrency, available, rules),
+        tokens_logged=logged(num_blocks),
+        log_lines=lines,
         starts=starts,
         needed_bytes=needed_bytes,
         stage=stage,
