@@ -31,6 +31,7 @@ from capacity.performance.coefficients import (
 )
 from capacity.performance.bounds import room
 from capacity.performance.layout import Layout, devices, link_domain
+from capacity.performance.predict import engine_key
 from capacity.performance.terms import first_token_terms, step_terms
 from capacity.performance.work import step_work
 from capacity.precision import resolve_kv_format, resolve_weight_format
@@ -61,6 +62,7 @@ class Table:
 
     points: tuple[Point, ...]
     gpus: tuple[Gpu, ...]
+    engines: tuple[str, ...]
     shapes: tuple[str, ...]
     precisions: tuple[str, ...]
     terms: dict[str, Array]
@@ -102,12 +104,12 @@ def build_table(chosen: Sequence[Point]) -> Table:
         gpus.append(gpu)
         moe.append(work.is_moe)
     facts = {
-        "engine": [p.engine for p in chosen], "shape": shapes, "precision": precisions, "gpu": [g.id for g in gpus],
+        "engine": [engine_key(p.engine, p.engine_version) for p in chosen], "shape": shapes, "precision": precisions, "gpu": [g.id for g in gpus],
         "generation": [generation(g) for g in gpus], "release": [release_key(p.engine_version) for p in chosen],
     }  # fmt: skip
     keys = {level: np.array(["|".join(facts[n][i] for n in names) for i in range(len(chosen))]) for level, names in LEVELS.items()}
     return Table(
-        points=tuple(chosen), gpus=tuple(gpus), shapes=tuple(shapes), precisions=tuple(precisions),
+        points=tuple(chosen), gpus=tuple(gpus), engines=tuple(facts["engine"]), shapes=tuple(shapes), precisions=tuple(precisions),
         terms={"step": np.array(step), "first_token": np.array(first)},
         targets={"step": np.array([p.tpot_s for p in chosen]), "first_token": np.array([p.ttft_s or np.nan for p in chosen])},
         keys=keys, read_bound_s=np.array(bounds), floor_s=np.array(floors), textbook_s=np.array(textbook), moe=np.array(moe), limited=np.array(limited),
@@ -233,13 +235,13 @@ def known(table: Table, quantity: str, fitted: Fitted, gpus_seen: set[tuple[str,
                 found.append(name)
                 break
         else:
-            found.append("gpu" if (table.points[i].engine, table.gpus[i].id) in gpus_seen else "engine")
+            found.append("gpu" if (table.engines[i], table.gpus[i].id) in gpus_seen else "engine")
     return found
 
 
 def seen_gpus(table: Table, rows: NDArray[np.bool_]) -> set[tuple[str, str]]:
     """(engine, gpu) pairs among ``rows``."""
-    return {(table.points[i].engine, table.gpus[i].id) for i in np.flatnonzero(rows)}
+    return {(table.engines[i], table.gpus[i].id) for i in np.flatnonzero(rows)}
 
 
 @dataclass
@@ -324,3 +326,79 @@ def _load_exponent(errors: list[tuple[float, float, str]]) -> float:
             middles.append(float(x[inside].mean()))
             heights.append(float(np.log(max(np.quantile(y[inside], 0.8), 0.05))))
     return float(np.clip(np.polyfit(middles, heights, 1)[0], 0.0, 0.4)) if len(middles) >= 3 else 0.0
+
+
+def correction_rows(table: Table, quantity: str, fitted: Fitted, spreads: Spread, train: NDArray[np.bool_]) -> list[dict[str, str]]:
+    """Rows of performance_coefficients.csv for one quantity."""
+    train = train & np.isfinite(table.targets[quantity])
+    found: list[dict[str, str]] = []
+    for level in LEVELS:
+        for key, offsets in fitted.levels[level].items():
+            rows = np.flatnonzero(train & (table.keys[level] == key))
+            half = spreads.keys.get(key, spreads.pooled["measured"]) if level == "gpu" else 0.0
+            dates = sorted(d for d in (table.points[i].measured for i in rows) if d[:2] == "20")
+            found.append({
+                "quantity": quantity, "level": level, "key": key, "rows": str(len(rows)),
+                **{name: f"{value:.4f}" if abs(value) >= 5e-5 else "" for name, value in zip(CLASSES, offsets, strict=True)},
+                "spread": f"{half:.4f}" if half else "", "first_date": dates[0] if dates else "", "last_date": dates[-1] if dates else "",
+                "largest_concurrency": f"{max(table.points[i].concurrency for i in rows):g}",
+                "model": table.points[int(rows[0])].model if level != "engine" else "",
+                "source": "; ".join(sorted({table.points[i].source.split(':')[0] for i in rows})),
+            })  # fmt: skip
+    for name, value in [*spreads.pooled.items(), ("load_exponent", spreads.exponent)]:
+        found.append({"quantity": quantity, "level": "spread", "key": name, "rows": str(int(train.sum())), "spread": f"{value:.4f}",
+                      "source": "cross-validation by curve, by GPU, by model"})  # fmt: skip
+    return found
+
+
+ROW_COLUMNS = ("quantity", "level", "key", "rows", *CLASSES, "spread", "first_date", "last_date", "largest_concurrency", "model", "source")
+TERM_COLUMNS = ("quantity", "term", "class", "coefficient", "source")
+
+
+def term_rows(quantity: str, fitted: Fitted, rows: int) -> list[dict[str, str]]:
+    """Rows of performance_terms.csv for one quantity."""
+    return [
+        {"quantity": quantity, "term": term, "class": kind, "coefficient": f"{value:.6g}",
+         "source": f"fit on {rows} public operating points, benchmarks/fit_performance.py"}
+        for (term, kind), value in zip(QUANTITIES[quantity].items(), fitted.base, strict=True)
+    ]  # fmt: skip
+
+
+def make(table: Table, train: NDArray[np.bool_], *, spreads: bool = True) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """(term rows, correction rows) of both quantities."""
+    fitted = fit_both(table, train)
+    terms: list[dict[str, str]] = []
+    rows: list[dict[str, str]] = []
+    for quantity in QUANTITIES:
+        halves = spread(table, quantity, train) if spreads else Spread({}, dict.fromkeys(("measured", *("generation", "model", "gpu", "engine")), 0.2), 0.0)
+        terms += term_rows(quantity, fitted[quantity], int(train.sum()))
+        rows += correction_rows(table, quantity, fitted[quantity], halves, train)
+    return terms, rows
+
+
+def as_coefficients(terms: list[dict[str, str]], rows: list[dict[str, str]]) -> Coefficients:
+    """The same rows as the product would read them."""
+    return from_rows(terms, [{**dict.fromkeys(ROW_COLUMNS, ""), **row} for row in rows])
+
+
+def fit_points() -> list[Point]:
+    """The points to fit on."""
+    return [p for p in points() if p.use == "fit"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes both tables into capacity/catalog (or the folder given)."""
+    out = Path(argv[0]) if argv else CATALOG
+    table = build_table(fit_points())
+    terms, rows = make(table, np.ones(len(table.points), dtype=bool))
+    for name, columns, found in (("performance_terms", TERM_COLUMNS, terms), ("performance_coefficients", ROW_COLUMNS, rows)):
+        with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as lines:
+            writer = csv.DictWriter(lines, columns, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(found)
+        print(f"{name}.csv: {len(found)} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

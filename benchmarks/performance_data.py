@@ -168,7 +168,22 @@ def build(table: Path) -> list[dict[str, str]]:
             entry["use"], entry["note"] = "duplicate", "the same measurement published twice"
         seen.add(same)
         found.append(entry)
-    return found
+    return found + [_single_stream(*row) for row in SINGLE_STREAM]
+
+
+# Share of bandwidth that single-stream Llama-3-8B (16.1 GB, 280 + 310 tokens) reaches, as published for AccelMark's runs.
+# The H20 row does not say which of 4.0 and 4.8 TB/s it divides by: the middle is taken.
+SINGLE_STREAM = (("rtx3090", 0.80, 936.0, ""), ("rtx5090", 0.88, 1792.0, "0.19.1"), ("h200", 0.44, 4800.0, ""), ("h20", 0.26, 4400.0, ""))
+
+
+def _single_stream(gpu: str, share: float, bandwidth_gbs: float, release: str) -> dict[str, str]:
+    return {
+        "row_id": f"S-{gpu}", "block": "S", "source": "FreedomIntelligence/AccelMark (Apache-2.0): share of bandwidth, rounded",
+        "engine": "vllm", "engine_version": release or "0.7.3", "model": "meta-llama/Llama-3.1-8B-Instruct", "weight_format": "bf16",
+        "gpu": gpu, "gpu_count": "1", "tensor": "1", "data": "1", "experts_whole": "no", "prompt_tokens": "280", "output_tokens": "310",
+        "length_factor": "1", "load": "serial", "concurrency": "1", "ttft_s": "", "tpot_s": f"{16.1 / share / bandwidth_gbs:.4g}",
+        "measured": "", "use": "fit", "note": "16.1 GB / (share x bandwidth)",
+    }  # fmt: skip
 
 
 def main(argv: list[str]) -> int:

@@ -150,6 +150,11 @@ class Coefficients:
             reasons=tuple(reasons),
         )
 
+    def load_scale(self, quantity: str, running: Array) -> Array:
+        """``load_factor`` of the quantity over an array of running requests."""
+        exponent = self.spreads.get((quantity, "load_exponent"), 0.0)
+        return np.clip((np.maximum(running, 1.0) / 16.0) ** exponent, 0.5, 3.0)
+
     def _gpu_seen(self, quantity: str, engine: str, gpu: Gpu) -> bool:
         return any(gpu.id in ids and key[:2] == (quantity, engine) for key, ids in self._known.items())
 

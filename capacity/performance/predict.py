@@ -1,0 +1,326 @@
+"""Step time, first token and throughput of one deployment at any concurrency, each with an 80 % interval.
+
+Source: terms x coefficients (docs/performance.md); Little's law for rates and waiting. Left out: batching over time,
+which the simulator plays step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capacity.errors import CapacityError
+from capacity.hardware import Gpu, gpus
+from capacity.performance.coefficients import Coefficients, coefficients, model_shape, release_key
+from capacity.performance.layout import Devices, Layout, devices
+from capacity.performance.measured import MeasuredPoint, correction
+from capacity.performance.terms import StepTerms, first_token_terms, step_terms
+from capacity.performance.work import StepWork
+
+Array = NDArray[np.float64]
+
+V0_RELEASES = ("0.0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
+WIDER = {"release": 1.25, "pipeline": 1.5, "domain": 1.5, "speculative": 1.5, "length": 1.3, "load": 1.3}
+LONGEST_MEASURED = 33_000.0
+WIDEST = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What is run: ``work`` of the model, the GPU, the layout, the engine, and the limits of the plan.
+
+    ``most_running``: requests of the whole deployment that KV cache and seats allow at this workload; ``limited_by`` names
+    the smaller one ("KV-bound" or "seat-bound"). ``speculative_tokens`` with ``acceptance`` = the share of them accepted.
+    """
+
+    work: StepWork
+    gpu: Gpu
+    layout: Layout
+    engine: str = "vllm"
+    release: str | None = None
+    most_running: float = float("inf")
+    limited_by: str = "KV-bound"
+    cached_tokens: float = 0.0
+    speculative_tokens: int = 0
+    acceptance: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A value per operating point with the ends of its 80 % interval."""
+
+    value: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Arrays over operating points of the whole deployment. ``running`` + ``waiting`` = concurrency.
+
+    ``e2e_s`` includes waiting for a seat, as does ``ttft_s``. ``parts``: seconds per step by what they are spent on.
+    """
+
+    concurrency: Array
+    running: Array
+    waiting: Array
+    tpot_s: Band
+    itl_s: Band
+    ttft_s: Band
+    e2e_s: Band
+    output_tokens_per_s: Band
+    total_tokens_per_s: Band
+    requests_per_s: Band
+    mfu: Array
+    mbu: Array
+    bound: tuple[str, ...]
+    floor_s: Array
+    parts: dict[str, Array]
+    knowledge: str
+    extrapolated: bool
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def engine_key(engine: str, release: str | None) -> str:
+    """The engine under which coefficients are kept: vLLM up to 0.8 ran another scheduler on the critical path.
+
+    >>> engine_key("vllm", "0.7.3"), engine_key("vllm", None)
+    ('vllm-v0', 'vllm')
+    """
+    short = ".".join(release_key(release).split(".")[:2])
+    return "vllm-v0" if engine == "vllm" and short in V0_RELEASES else engine
+
+
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """A GPU and the measured ones it compares with: rows of ``devices`` and which of them bound it."""
+
+    devices: Devices
+    ids: tuple[str, ...]
+    slower: NDArray[np.bool_]
+    faster: NDArray[np.bool_]
+
+
+@lru_cache(maxsize=4096)
+def _peers(gpu: Gpu, others: tuple[str, ...], dense: tuple[str, ...], expert: tuple[str, ...], linked: bool) -> _Peers:
+    rows = [gpu, *(gpus()[other] for other in others if other != gpu.id and other in gpus())]
+    table = devices(rows)
+    marks = [table.bandwidth, table.bf16, table.peak(dense), table.peak(expert)] + ([table.link] if linked else [])
+    columns = np.hstack(marks)
+    slower = (columns <= columns[0]).all(1)
+    faster = (columns >= columns[0]).all(1) & ~slower
+    slower[0] = False
+    keep = slower | faster
+    keep[0] = True
+    kept = [row for row, use in zip(rows, keep, strict=True) if use]
+    return _Peers(devices(kept), tuple(row.id for row in kept), slower[keep], faster[keep])
+
+
+def _seconds(
+    quantity: str, values: Array, deployment: Deployment, peers: _Peers, shipped: Coefficients, known: bool
+) -> Array:
+    """Seconds per point, held between the measured GPUs that are slower and faster in every respect."""
+    work, engine = deployment.work, engine_key(deployment.engine, deployment.release)
+    shape, release = model_shape(work), release_key(deployment.release)
+    factors = np.array([
+        shipped.chain(quantity, engine=engine, shape=shape, precision=work.precision, gpu=gpus()[name] if row else deployment.gpu,
+                      release=release).factors
+        for row, name in enumerate(peers.ids)
+    ])  # fmt: skip
+    all_s = np.einsum("tdp,dt->dp", values, factors)
+    own: Array = all_s[0]
+    if not known and peers.faster.any():
+        own = np.maximum(own, all_s[peers.faster].max(0))
+    if peers.slower.any():
+        own = np.minimum(own, all_s[peers.slower].min(0))
+    return own
+
+
+def step_seconds(
+    deployment: Deployment,
+    concurrency: Array,
+    prompt_tokens: Array,
+    output_tokens: Array,
+    *,
+    shipped: Coefficients | None = None,
+) -> tuple[Array, Array, StepTerms]:
+    """(seconds per decode step, seconds to the first token after a seat is free, terms) at running ``concurrency``.
+
+    Never below the physical floor of the step.
+    """
+    shipped = shipped or coefficients()
+    work, layout = deployment.work, deployment.layout
+    engine, shape = engine_key(deployment.engine, deployment.release), model_shape(work)
+    others = shipped.known_gpus("step", engine, shape, work.precision)
+    peers = _peers(deployment.gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
+    known = deployment.gpu.id in others
+    terms = step_terms(
+        work, peers.devices, layout, concurrency=concurrency, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+        cached_tokens=deployment.cached_tokens, step_tokens=1.0 + deployment.speculative_tokens,
+    )  # fmt: skip
+    step = np.maximum(_seconds("step", terms.values, deployment, peers, shipped, known), terms.floor_s[0])
+    first_values = first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens)
+    first = _seconds("first_token", first_values, deployment, peers, shipped, known)
+    floor = terms.prefill_matmul[0] + terms.prefill_attention[0]
+    return step, np.maximum(first, floor), terms
+
+
+def accepted_per_step(tokens: int, acceptance: float | None) -> float:
+    """Tokens that one step yields: 1 + a + a^2 + ... for ``tokens`` drafts accepted with probability a.
+
+    >>> round(accepted_per_step(3, 0.7), 3), accepted_per_step(3, None)
+    (2.533, 1.0)
+    """
+    if not tokens or acceptance is None:
+        return 1.0
+    return float(sum(acceptance**k for k in range(tokens + 1)))
+
+
+def forecast(
+    deployment: Deployment,
+    concurrency: Array,
+    prompt_tokens: float,
+    output_tokens: float,
+    *,
+    measured: Sequence[MeasuredPoint] = (),
+    shipped: Coefficients | None = None,
+) -> Forecast:
+    """The operating points at ``concurrency`` requests in flight (whole deployment, closed loop).
+
+    Raises CapacityError when a measured point lies below the physical bound or nothing fits.
+    """
+    shipped = shipped or coefficients()
+    if deployment.most_running < 1:
+        raise CapacityError(
+            "not one request fits: the KV cache left beside the weights is smaller than prompt plus output; use more or "
+            "larger GPUs, a smaller format or shorter requests",
+            field="gpu",
+        )
+    wanted = np.maximum(np.atleast_1d(np.asarray(concurrency, dtype=float)), 1.0)
+    running = np.minimum(wanted, deployment.most_running)
+    prompt, output = np.full(1, float(prompt_tokens)), np.full(1, max(float(output_tokens), 1.0))
+    step, first, terms = step_seconds(deployment, running, prompt, output, shipped=shipped)
+    per_step = accepted_per_step(deployment.speculative_tokens, deployment.acceptance)
+    chain = {
+        q: shipped.chain(q, engine=engine_key(deployment.engine, deployment.release), shape=model_shape(deployment.work),
+                         precision=deployment.work.precision, gpu=deployment.gpu, release=release_key(deployment.release))
+        for q in ("step", "first_token")
+    }  # fmt: skip
+    wider, reasons, warnings = _extrapolation(deployment, chain["step"].reasons, float(running.max()), float(prompt_tokens + output_tokens),
+                                              chain["step"].largest_concurrency, chain["step"].rows)  # fmt: skip
+    half = {q: np.minimum(WIDEST, c.spread * wider * shipped.load_scale(q, running)) for q, c in chain.items()}
+    floor = terms.floor_s[0]
+    tpot, tpot_half, first, first_half = _with_points(
+        deployment, measured, step / per_step, half["step"], first, half["first_token"], running, prompt, output, per_step, floor, shipped
+    )
+    if measured:
+        warnings.append(f"corrected by {len(measured)} measured point{'s' if len(measured) > 1 else ''}")
+    lower = floor / per_step
+    if bool((tpot <= lower * 1.0001).any()):
+        warnings.append("at some points the step is held at the physical bound (weights and cache over bandwidth)")
+
+    decode = (output - 1.0) * tpot
+    service = first + decode
+    waiting = wanted - running
+    wait = waiting / running * service
+    ttft, e2e = first + wait, service + wait
+    share = np.where(service > 0, first / service, 0.0)
+    e2e_half = np.sqrt((share * first_half) ** 2 + ((1 - share) * tpot_half) ** 2)
+    rate = running / service
+    ttft_half = np.where(wait > 0, np.maximum(first_half, e2e_half), first_half)
+    values = terms.values[:, 0]
+    parts = _parts(values, chain["step"].factors, tpot * per_step)
+    at_peak = values[3] + values[4] + values[5] + values[6]
+    mfu = np.minimum(at_peak / (tpot * per_step), 1.0)
+    mbu = np.minimum(terms.read_bound_s[0] / (tpot * per_step), 1.0)
+    prefill = parts["prefill"] > 0.5 * sum(parts.values())
+    bound = tuple(
+        deployment.limited_by if w > 0 else ("prefill-bound" if p else "decode-bound")
+        for w, p in zip(waiting.tolist(), prefill.tolist(), strict=True)
+    )
+    return Forecast(
+        concurrency=wanted, running=running, waiting=waiting,
+        tpot_s=_band(tpot, tpot_half, lower), itl_s=_band(tpot * per_step, tpot_half, floor), ttft_s=_band(ttft, ttft_half),
+        e2e_s=_band(e2e, e2e_half), requests_per_s=_band(rate, e2e_half), output_tokens_per_s=_band(rate * output, e2e_half),
+        total_tokens_per_s=_band(rate * (output + prompt), e2e_half), mfu=mfu, mbu=mbu, bound=bound, floor_s=lower,
+        parts=parts, knowledge=chain["step"].knowledge, extrapolated=bool(reasons), reasons=tuple(reasons), warnings=tuple(warnings),
+    )  # fmt: skip
+
+
+def _band(value: Array, half: Array, floor: Array | float = 0.0) -> Band:
+    return Band(value=value, low=np.maximum(value * np.exp(-half), np.minimum(floor, value)), high=value * np.exp(half))
+
+
+def _with_points(
+    deployment: Deployment, measured: Sequence[MeasuredPoint], tpot: Array, tpot_half: Array, first: Array, first_half: Array,
+    running: Array, prompt: Array, output: Array, per_step: float, floor: Array, shipped: Coefficients,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    if not measured:
+        return tpot, tpot_half, first, first_half
+    at = np.array([min(p.concurrency, deployment.most_running) for p in measured])
+    # The whole curve below each point: a correction must not make more load faster, nor throughput fall.
+    grid = np.unique(np.concatenate([at, running, np.geomspace(1.0, max(float(at.max()), float(running.max()), 2.0), 25)]))
+    step, ttft, terms = step_seconds(deployment, grid, prompt, output, shipped=shipped)
+    curve, lower = step / per_step, terms.floor_s[0] / per_step
+    for point, where in zip(measured, np.searchsorted(grid, at), strict=True):
+        if point.tpot_s < 0.98 * lower[where]:
+            raise CapacityError(
+                f"a measured tpot_s of {point.tpot_s:.4g} at concurrency {point.concurrency:g} lies below the physical bound of "
+                f"{lower[where]:.4g} s (weights and cache over bandwidth); check the model, format, layout or speculative decoding",
+                field="measured_points",
+            )
+    index = np.searchsorted(grid, running)
+    errors = np.log([p.tpot_s for p in measured]) - np.log(curve[np.searchsorted(grid, at)])
+    shift, tpot_half = correction(at.tolist(), errors.tolist(), grid, np.interp(grid, np.sort(running), tpot_half[np.argsort(running)]))
+    fixed = np.maximum.accumulate(np.maximum(curve * np.exp(shift), lower))
+    fixed = grid * np.minimum.accumulate(fixed / grid)
+    first_points = [(a, p.ttft_s) for a, p in zip(at.tolist(), measured, strict=True) if p.ttft_s is not None]
+    if first_points:
+        errors = np.array([np.log(t) - np.log(ttft[np.searchsorted(grid, a)]) for a, t in first_points])
+        shift, half = correction([a for a, _ in first_points], errors.tolist(), grid, np.full(grid.shape, float(first_half.max())))
+        first, first_half = (ttft * np.exp(shift))[index], np.minimum(half[index], first_half)
+    return fixed[index], tpot_half[index], first, first_half
+
+
+def _parts(values: Array, factors: Array, total: Array) -> dict[str, Array]:
+    spent = values * factors[:, None]
+    raw = {
+        "weights": spent[0] + spent[1], "kv_cache": spent[2], "compute": spent[3] + spent[4],
+        "prefill": spent[5] + spent[6] + spent[8] + spent[11], "links": spent[7] + spent[9],
+        "launches": spent[10] + spent[12] + spent[13] + spent[14] + spent[15] + spent[16],
+    }  # fmt: skip
+    whole = sum(raw.values())
+    return {name: part / whole * total for name, part in raw.items()}
+
+
+def _extrapolation(
+    deployment: Deployment, reasons: Sequence[str], running: float, length: float, largest: float, rows: int
+) -> tuple[float, list[str], list[str]]:
+    found, warnings, wider = [r for r in reasons if r], [], 1.0
+    layout = deployment.layout
+    if any("release" in r for r in found):
+        wider *= WIDER["release"]
+    if layout.pipeline > 1:
+        wider *= WIDER["pipeline"]
+        found.append("pipeline parallel: no measured point; stages are taken as even and always busy")
+    if layout.tensor > layout.link_domain:
+        wider *= WIDER["domain"]
+        found.append(f"tensor parallel {layout.tensor} leaves the link domain of {layout.link_domain}: no speed-up counted beyond it")
+    if deployment.speculative_tokens:
+        wider *= WIDER["speculative"]
+        if deployment.acceptance is None:
+            warnings.append("speculative decoding without speculative_acceptance: its cost is counted and no gain")
+        found.append("speculative decoding: no measured point with a known acceptance")
+    if length > LONGEST_MEASURED:
+        wider *= WIDER["length"]
+        found.append(f"requests of {length:,.0f} tokens; measured ones end near {LONGEST_MEASURED:,.0f}")
+    if rows and running > 2 * largest > 0:
+        wider *= WIDER["load"]
+        found.append(f"{running:,.0f} running requests; measured ones end at {largest:,.0f}")
+    return wider, found, warnings
+
