@@ -83,6 +83,7 @@ def answer(plan: Plan, *, fixes: tuple[dict[str, Any], ...] = ()) -> dict[str, A
             "kv_gib_per_request": plan.textbook.kv_gib_per_request,
             "concurrency": plan.textbook.concurrency,
             "memory": plan.textbook.memory_text,
+            "windowed_gib_per_request": plan.textbook.windowed_gib_per_request,
             "steps": [{"name": s.name, "detail": s.detail, "requests": s.requests} for s in steps(plan)],
         },
         "fragmentation": _fragmentation(plan),

@@ -6,7 +6,7 @@ Left out: speed (performance), queueing (simulation).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,7 +22,14 @@ from capacity.memory import MemoryBill, Term
 from capacity.memory_terms import StageBills, stage_bills
 from capacity.resolve import Resolved, resolve
 from capacity.scenario import Length, Scenario
-from capacity.textbook import Fragmentation, Textbook, fragmentation, textbook, textbook_bytes_per_token
+from capacity.textbook import (
+    Fragmentation,
+    Textbook,
+    fragmentation,
+    textbook,
+    textbook_bytes_per_token,
+    windowed_request_bytes,
+)
 from capacity.units import GIB, from_gib, gib
 from capacity.weights import Weights
 
@@ -174,8 +181,6 @@ def _with_draft_model(
     """The target's caches, and a draft model's after them (they live on the fullest rank, so they are counted)."""
     if r.scenario.draft_model is None:
         return caches.layers, caches.owners
-    from dataclasses import replace
-
     from capacity.catalog import model_spec
 
     draft = model_spec(r.scenario.draft_model)
@@ -295,12 +300,12 @@ def _verdict(
                 ),
             )
         worst = bills.bills[bills.tightest]
-        if worst.budget_bytes <= bills.weights.worst.total:
+        if worst.budget_bytes <= worst.terms[0].bytes:
             return (
                 "no",
                 "weights",
                 (
-                    f"weights take {gib(bills.weights.worst.total):.1f} GiB per GPU, the engine may use "
+                    f"weights take {gib(worst.terms[0].bytes):.1f} GiB per GPU, the engine may use "
                     f"{gib(worst.budget_bytes):.1f} GiB"
                 ),
             )
@@ -346,7 +351,7 @@ def _textbook(r: Resolved, weights: Weights) -> Textbook:
     if r.kv_format.id == "kv-bf16" or element is None:
         element = float(r.model_dtype_bytes)
     total = sum(stage.total for stage in weights.stages) * r.parallel.tensor
-    return textbook(
+    found = textbook(
         bytes_per_token=textbook_bytes_per_token(r.spec, element),
         max_model_len=r.max_model_len,
         nominal_gb=r.gpu.memory_gb_nominal
@@ -356,6 +361,8 @@ def _textbook(r: Resolved, weights: Weights) -> Textbook:
         weights_bytes=r.scenario.weights_gib * GIB * r.parallel.tensor if r.scenario.weights_gib else total,
         gpus=r.parallel.tensor * r.parallel.pipeline,
     )
+    windowed = windowed_request_bytes(r.spec, element, r.max_model_len)
+    return replace(found, windowed_gib_per_request=gib(windowed))
 
 
 def _fragmentation(r: Resolved, grouping: Grouping, inputs: PoolInputs, pool: Pool) -> Fragmentation | None:
@@ -388,6 +395,11 @@ def _warnings(r: Resolved, caches: CacheLayout, pool: Pool, counted: Concurrency
     if s.max_model_len is not None and not given and r.release.runner == "v0":
         out.append(
             "in V0 the profiling pass grows with max_model_len; memory measured at another length does not carry over"
+        )
+    if s.kv_cache_gib is not None:
+        out.append(
+            "the KV memory is a measured figure: it holds for the max_model_len, batch settings and release that it was "
+            "measured with"
         )
     if pool.starts and counted.guaranteed < int(pool.max_concurrency):
         out.append(

@@ -26,6 +26,7 @@ from capacity.units import GIB, from_gib
 MLA_BLOCK_SIZE = {9: 64, 10: 64, 12: 64}
 DEFAULT_BLOCK_SIZE = 16
 V0_CHUNKED_FROM = 32_768
+LENGTH_WITHOUT_LIMIT = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +212,9 @@ def _length(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> int
     limit = spec.max_position_embeddings
     if scenario.max_model_len is None:
         if limit is None:
-            raise CapacityError(
-                "max_model_len is missing and the config has no limit; give it", field="max_model_len"
-            )
+            why = "the config states no limit: the engine assumes this"
+            taken.append(_assume("max_model_len", f"{LENGTH_WITHOUT_LIMIT:,}", why))
+            return LENGTH_WITHOUT_LIMIT
         taken.append(
             _assume("max_model_len", f"{limit:,}", "the model's own limit (max_position_embeddings)")
         )

@@ -20,13 +20,14 @@ GB = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Textbook:
-    """``concurrency`` None when no memory is known. ``difference``: (what differs, requests it takes or gives)."""
+    """``concurrency`` None when no memory is known. ``windowed_gib_per_request``: the same formula with windowed layers
+    counted to their window only."""
 
     bytes_per_token: int
     kv_gib_per_request: float
     concurrency: int | None
     memory_text: str
-    differences: tuple[tuple[str, str], ...] = ()
+    windowed_gib_per_request: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,23 @@ def textbook_bytes_per_token(spec: ModelSpec, element_bytes: float) -> int:
         elif isinstance(mixer, LatentAttention):
             total += (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
     return round(total)
+
+
+def windowed_request_bytes(spec: ModelSpec, element_bytes: float, tokens: int) -> float:
+    """KV bytes of one request over the whole model when windowed layers hold their window only.
+
+    >>> from capacity.catalog import model_spec
+    >>> round(windowed_request_bytes(model_spec("google/gemma-3-27b-it"), 2, 131_072) / 2**30, 2)
+    10.41
+    """
+    total = 0.0
+    for mixer in spec.mixers():
+        if isinstance(mixer, Attention) and not mixer.shares_kv:
+            held = min(tokens, mixer.window) if mixer.window else tokens
+            total += held * mixer.num_kv_heads * (mixer.head_dim + mixer.v_head_dim) * element_bytes
+        elif isinstance(mixer, LatentAttention):
+            total += tokens * (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
+    return total
 
 
 def textbook(

@@ -14,7 +14,7 @@ from capacity.parallelism import Parallelism
 from capacity.parameters import LayerParameters, count_parameters
 from capacity.precision import WeightFormat
 from capacity.units import ceil_div
-from capacity.weight_bytes import WeightBytes, weight_bytes
+from capacity.weight_bytes import weight_bytes
 
 VOCAB_PADDING = 64
 

@@ -146,7 +146,7 @@ def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInp
         )
         refusal = (
             f"one request of {inputs.max_model_len:,} tokens needs {gib(needed_bytes):.2f} GiB of KV cache, "
-            f"the pool has {gib(max(0, available)):.2f} GiB"
+            f"the pool has {gib(max(0, available)):.2f} GiB{' less the block that the engine keeps' if spare else ''}"
         )
     printed = [blocks for blocks, _, _ in per_stage] if rules.lines_per_stage else [num_blocks]
     if inputs.num_gpu_blocks_override is not None:
