@@ -6,6 +6,7 @@ import math
 
 GIB = 1 << 30
 MIB = 1 << 20
+KIB = 1 << 10
 
 
 def ceil_div(a: int, b: int) -> int:
