@@ -157,10 +157,12 @@ def known_releases() -> tuple[str, ...]:
 def gpu_class(total_gib: float, name: str) -> Literal["small", "big", "huge"]:
     """The engine's class of a device: it decides the default token budget and seats.
 
+    NVML gives no memory for a DGX Spark (GB10), so the engine takes the small class there (2,048 tokens in a log).
+
     >>> gpu_class(79.18, "NVIDIA H100 80GB HBM3"), gpu_class(79.25, "NVIDIA A100-SXM4-80GB")
     ('big', 'small')
     """
-    if "a100" in name.lower():
+    if "a100" in name.lower() or "gb10" in name.lower():
         return "small"
     return "huge" if total_gib >= GIB_HUGE else "big" if total_gib >= GIB_BIG else "small"
 

@@ -24,15 +24,22 @@ QWEN_TOWERS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", 
 QWEN_PATCHES_PER_TOKEN = 4
 QWEN_TOWER_WIDTH = {"qwen2_vl": 5120, "qwen2_5_vl": 3420}
 QWEN_TOWER_WIDTH_LATER = 4304
+DEEPSTACK_COPIES = 4
+KEEPS_WORKSPACE: Version = (0, 13, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widths:
-    """Per-token widths of the widest layer on one GPU in elements: dense MLP, attention, routed experts' buffers."""
+    """Per-token widths of the widest layer on one GPU in elements.
+
+    ``experts``: the two buffers of the modular kernels (kept since 0.13); ``passing_experts``: those of the older
+    fused kernel, freed after the layer.
+    """
 
     mlp: float
     attention: float
     experts: float
+    passing_experts: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,7 @@ def activation(
     version: Version,
     runner: Literal["v0", "v1", "v2"],
     hopper_or_newer: bool,
-    amd: bool,
+    gpu_id: str,
     keeps_experts_16_bit_buffers: bool,
     tensor_parallel_size: int,
     pipeline_parallel_size: int,
@@ -80,43 +87,42 @@ def activation(
         item = spec.encoder.max_image_tokens or spec.encoder.image_tokens
     if runner == "v0" and has_encoder:
         rows = max(1, min(rows, tokens // max(1, item or 1)))
+        item = item if (item or 0) <= tokens else 0
     widths = layer_widths(spec, tp, expert_parallel)
-    kept = keeps_experts_16_bit_buffers and runner != "v0" and version >= (0, 13, 0)
-    experts = tokens * widths.experts * width if keeps_experts_16_bit_buffers else 0.0
+    kept = keeps_experts_16_bit_buffers and runner != "v0" and version >= KEEPS_WORKSPACE
+    experts = tokens * widths.experts * width if kept else 0.0
     factor = coefficient("forward_hidden_factor", version, "any")
-    widest = max(widths.mlp, widths.attention, 0.0 if kept else experts / (tokens * width))
+    routed = widths.passing_experts if keeps_experts_16_bit_buffers and not kept else 0.0
+    widest = max(widths.mlp, widths.attention, routed)
     forward = tokens * (widest + factor.value * hidden) * width
     sampler, spread, name = 0.0, 0.0, "none"
     if last_stage:
-        sampler, spread, name = _sampler(spec, version, runner, rows, tokens, width, amd)
+        sampler, spread, name = _sampler(spec, version, runner, rows, tokens, width, gpu_id)
     stages = 2 * tokens * hidden * width if pipeline_parallel_size > 1 else 0.0
     cache = tower = encoder_spread = 0.0
     if has_encoder:
         budget = max(tokens, item or 0)
         extra = coefficient("multimodal_extra_gib", version, "any")
-        cache = budget * hidden * width + extra.value * GIB
+        copies = DEEPSTACK_COPIES if spec.model_type.startswith("qwen3_vl") else 1
+        cache = budget * hidden * width * copies + extra.value * GIB
         encoder_spread = (extra.high - extra.low) / 2 * GIB
         tower, tower_spread = _tower(spec, version, item or 0, tp)
-        cache += _pixels(spec, version, item or 0)
         encoder_spread = hypot(encoder_spread, tower_spread)
     blas = coefficient("blas_workspace_mib", version, "hopper" if hopper_or_newer else "older")
     language = max(forward, sampler)
     top = max(language + cache, tower)
     peak = top + (experts if kept else 0.0) + stages + blas.value * MIB
     own = spread if sampler >= forward else 0.05 * forward
-    half = hypot(own, encoder_spread, 0.03 * GIB)
+    half = hypot(own, encoder_spread, 0.015 * GIB)
     if runner == "v0":
         half = hypot(half, 0.12 * peak)
     if tower > language + cache:
         set_by: Literal["forward pass", "sampler", "vision tower"] = "vision tower"
     else:
         set_by = "sampler" if sampler > forward else "forward pass"
-    low = peak - half
-    if name == "sort" and version <= (0, 11, 0) and runner == "v1" and sampler > forward:
-        low = min(low, peak - 0.5 * half)
     return Activation(
         bytes=peak,
-        low_bytes=max(0.0, low),
+        low_bytes=max(0.0, peak - half),
         high_bytes=peak + half,
         forward_bytes=forward,
         sampler_bytes=sampler,
@@ -129,17 +135,17 @@ def activation(
 
 
 def _sampler(
-    spec: ModelSpec, version: Version, runner: str, rows: int, tokens: int, width: int, amd: bool
+    spec: ModelSpec, version: Version, runner: str, rows: int, tokens: int, width: int, gpu_id: str
 ) -> tuple[float, float, str]:
     """(bytes, half width of the interval, name) of the dummy sampler pass."""
     condition, name = runner, {"v0": "sort", "v2": "gumbel"}.get(runner, "sort" if version < (0, 17, 0) else "kernel")
-    if runner == "v1" and (0, 8, 0) <= version <= (0, 11, 0) and _brings_flashinfer(spec) and not amd:
+    if runner == "v1" and (0, 8, 0) <= version <= (0, 11, 0) and _brings_flashinfer(spec):
         condition, name = "flashinfer", "flashinfer"
     per_logit = coefficient("sampler_bytes_per_logit", version, condition)
     logits = float(rows) * spec.vocab_size
     value = per_logit.value * logits
     if name == "kernel":
-        scratch = coefficient("sampler_scratch_rows", version, "v1")
+        scratch = coefficient("sampler_scratch_rows", version, gpu_id, "any")
         value += min(scratch.value, rows) * spec.vocab_size * 4
     held = tokens * spec.hidden_size * width + 2 * rows * spec.hidden_size * width
     return value + held, (per_logit.high - per_logit.low) / 2 * logits, name
@@ -157,14 +163,9 @@ def _tower(spec: ModelSpec, version: Version, item_tokens: int, tp: int) -> tupl
     factor = coefficient("tower_intermediate_factor", version, "qwen")
     patches = item_tokens * QWEN_PATCHES_PER_TOKEN
     inner = next((w for key, w in QWEN_TOWER_WIDTH.items() if spec.model_type.startswith(key)), QWEN_TOWER_WIDTH_LATER)
-    value = patches * inner * factor.value * 2 / tp + _pixels(spec, version, item_tokens)
+    pixels = patches * coefficient("tower_patch_values", version, "qwen").value * 2
+    value = patches * inner * factor.value * 2 / tp + pixels
     return value, patches * inner * (factor.high - factor.low) / 2 * 2 / tp
-
-
-def _pixels(spec: ModelSpec, version: Version, item_tokens: int) -> float:
-    if not spec.model_type.startswith(QWEN_TOWERS):
-        return 0.0
-    return item_tokens * QWEN_PATCHES_PER_TOKEN * coefficient("tower_patch_values", version, "qwen").value * 2
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +182,7 @@ def layer_widths(spec: ModelSpec, tp: int, expert_parallel: bool) -> Widths:
     """
     mixers, mlps = _layer_kinds(spec)
     hidden = spec.hidden_size
-    mlp = experts = attention = 0.0
+    mlp = experts = passing = attention = 0.0
     for block in mlps:
         if isinstance(block, DenseMlp):
             mlp = max(mlp, (3 if block.gated else 2) * block.intermediate_size / tp)
@@ -190,6 +191,7 @@ def layer_widths(spec: ModelSpec, tp: int, expert_parallel: bool) -> Widths:
             wide = block.latent_size or hidden
             both = max(inner / 2, wide) + max(inner, wide)
             experts = max(experts, block.num_experts_per_tok * both)
+            passing = max(passing, block.num_experts_per_tok * (max(inner, wide) + inner / 2))
             mlp = max(mlp, 3 * (block.shared_intermediate_size + block.dense_intermediate_size) / tp)
     for mixer in mixers:
         if isinstance(mixer, Attention):
@@ -199,4 +201,4 @@ def layer_widths(spec: ModelSpec, tp: int, expert_parallel: bool) -> Widths:
         elif isinstance(mixer, LatentAttention):
             qk = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
             attention = max(attention, mixer.num_heads * (2 * qk + 2 * mixer.v_head_dim) / tp)
-    return Widths(mlp=mlp, attention=attention, experts=experts)
+    return Widths(mlp=mlp, attention=attention, experts=experts, passing_experts=passing)

@@ -102,7 +102,7 @@ def memory_bill(
         version=version,
         runner=runner.name,
         hopper_or_newer=_hopper_or_newer(gpu, total_bytes),
-        amd=gpu is not None and gpu.vendor == "AMD",
+        gpu_id=gpu.id if gpu is not None else "",
         keeps_experts_16_bit_buffers=spec.is_moe and weight_format.id != "mxfp4",
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,

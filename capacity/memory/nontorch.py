@@ -52,11 +52,7 @@ def non_torch(
     if runner == "v2":
         state = coefficient("sampler_state_bytes_per_logit", version, "v2")
         logits = float(max_num_seqs) * vocab_size
-        value, low, high = (
-            value + state.value * logits,
-            low + state.low * logits * 0.0,
-            high + state.high * logits,
-        )
+        value, high = value + state.value * logits, high + state.high * logits
         source = f"{source}; with the V2 runner's penalty state: {state.source}"
     return NonTorch(
         bytes=value, low_bytes=low, high_bytes=high, known=row.rows > 0 and gpu is not None, source=source
@@ -82,7 +78,7 @@ def _conditions(gpu: Gpu | None, total_gib: float, tp: int, pp: int) -> tuple[st
             return ("nvidia pp",)
         return ("blackwell tp1", "nvidia tp1") if blackwell and gpu.compute_capability == "12.0" else ("nvidia tp1",)
     if gpu.interconnect.startswith("NVLink") and "bridge" not in gpu.interconnect:
-        if gpu.compute_capability < "9" and not gpu.compute_capability.startswith("10"):
+        if float(gpu.compute_capability) < 9:
             return ("pcie tp",) if tp == 2 else ("nvlink-a100 tp4", "pcie tp")
         return ("nvlink tp4",) if tp > 2 else ("nvlink tp2",)
     return ("blackwell-pcie tp", "pcie tp") if blackwell else ("pcie tp",)
