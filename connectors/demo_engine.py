@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -71,7 +71,7 @@ class DemoPool:
         self._servers = [
             _Server(self, group, index, port + index if port else 0) for index, group in enumerate(groups)
         ]
-        self._wall_from_s = time.time()
+        self._wall_offset_s = time.time() - warm_up_s
         self._mono_from_s = time.monotonic()
         self._ticker = threading.Thread(target=self._run, name="demo-engine", daemon=True)
 
@@ -102,7 +102,6 @@ class DemoPool:
 
     def start(self) -> None:
         """Open the ports and let time run."""
-        self._wall_from_s = time.time()
         self._mono_from_s = time.monotonic()
         for server in self._servers:
             server.open()
@@ -139,9 +138,20 @@ class DemoPool:
     def payload(self, engines: Sequence[DemoEngine], first_index: int) -> str:
         """The text of one URL now."""
         with self._lock:
-            return render(
-                engines, first_index=first_index, wall_offset_s=self._wall_from_s - self._engine_from_s
-            )
+            return render(engines, first_index=first_index, wall_offset_s=self._wall_offset_s)
+
+    def rehearse(self, seconds: float, *, step_s: float) -> Iterator[tuple[float, list[str]]]:
+        """Before ``start()``: let ``seconds`` of engine time pass; (age_s, each URL's text) per step.
+
+        ``age_s`` is how long before the start the moment lies, so that charts are not empty at first sight.
+        """
+        steps = int(seconds // step_s)
+        self._wall_offset_s -= steps * step_s
+        for left in range(steps, 0, -1):
+            for engine in self.engines:
+                engine.advance(self._engine_from_s + step_s)
+            self._engine_from_s += step_s
+            yield (left - 1) * step_s, [self.payload(s.engines, s.first_index) for s in self._servers]
 
     def state(self) -> dict[str, object]:
         """Incident, what it does, and the valid names, as the control route answers."""

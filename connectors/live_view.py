@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from capacity.diagnosis import diagnose, down_verdict
+from capacity.forecast import Forecast, time_to_full
 from capacity.pool_diagnosis import diagnose_pool
 from capacity.telemetry import (
     EngineSnapshot,
@@ -39,6 +40,7 @@ class EngineView:
     release: str | None
     verdict: Verdict
     signals: Signals | None
+    forecast: Forecast | None
     age_s: float | None
 
 
@@ -73,6 +75,12 @@ class LiveView:
         return any(target.demo for target in self.targets)
 
     @property
+    def first_full(self) -> EngineView | None:
+        """The replica whose pool is expected to be full first; None where no forecast can be given."""
+        known = [e for e in self.engines if e.forecast is not None and e.forecast.expected_s is not None]
+        return min(known, key=lambda e: (e.forecast.expected_s or 0.0) if e.forecast else 0.0, default=None)
+
+    @property
     def answering(self) -> int:
         return sum(1 for target in self.targets if target.state != "down")
 
@@ -98,6 +106,7 @@ def build(views: Sequence[TargetView], *, now_s: float) -> LiveView:
                 release=window.latest.release,
                 verdict=verdicts[name],
                 signals=signals,
+                forecast=_forecast(window, signals),
                 age_s=max(0.0, now_s - window.latest.time_s),
             )
         )
@@ -152,6 +161,17 @@ def _reason(view: TargetView) -> str:
     return (latest.reason if latest is not None else None) or "no answer"
 
 
+def _forecast(window: EngineWindow, signals: Signals) -> Forecast:
+    """When this replica's pool is full, from the scrapes in memory."""
+    parts = (signals.number("prompt_tokens_per_s"), signals.number("generation_tokens_per_s"))
+    return time_to_full(
+        [s.time_s for s in window.snapshots],
+        [s.value("kv_usage").number for s in window.snapshots],
+        inflow_tokens_per_s=None if None in parts else sum(p or 0.0 for p in parts),
+        capacity_tokens=signals.number("kv_capacity_tokens"),
+    )
+
+
 def _gone(view: TargetView, reason: str, now_s: float) -> EngineView:
     last = view.last_ok
     known = last.engines[0] if last is not None and last.engines else None
@@ -164,6 +184,7 @@ def _gone(view: TargetView, reason: str, now_s: float) -> EngineView:
         release=known.release if known else None,
         verdict=down_verdict(reason),
         signals=None,
+        forecast=None,
         age_s=max(0.0, now_s - last.time_s) if last is not None else None,
     )
 
@@ -199,6 +220,7 @@ def as_json(view: LiveView) -> dict[str, Any]:
                 "age_s": engine.age_s,
                 "signals": None if engine.signals is None else engine.signals.as_json(),
                 "verdict": engine.verdict.as_json(),
+                "time_to_full_s": None if engine.forecast is None else asdict(engine.forecast),
             }
             for engine in view.engines
         ],

@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -201,29 +201,40 @@ class Poller:
             )
         self.accept(state.target.name, snapshot, took_s=self._steady() - began)
 
+    def backfill(self, name: str, snapshots: Iterable[TargetSnapshot]) -> None:
+        """Take in older snapshots of a target, oldest first, before its first scrape."""
+        with self._lock:
+            state = self._states.get(name)
+            if state is not None:
+                for snapshot in snapshots:
+                    self._take_in(state, snapshot)
+
     def accept(self, name: str, snapshot: TargetSnapshot, *, took_s: float) -> None:
-        """Take in one scrape's result, as the worker threads do; also for tests and replays."""
+        """Take in one scrape's result and plan the next, as the worker threads do; also for tests."""
         with self._wake:
             state = self._states.get(name)
             if state is None:
                 return
-            self._pending += self._intervals(state, snapshot)
-            state.recent.append(snapshot)
-            while len(state.recent) > self._recent_size:
-                state.recent.popleft()
+            self._take_in(state, snapshot)
             state.scrapes += 1
             state.scrape_s = took_s if state.scrapes == 1 else 0.7 * state.scrape_s + 0.3 * took_s
             state.costs.append((self._steady(), took_s, snapshot.payload_bytes or 0))
-            if snapshot.up:
-                state.failures = 0
-                state.last_ok = snapshot
-                state.engines = {engine.engine: engine for engine in snapshot.engines}
-            else:
-                state.failures += 1
             now = self._steady()
             state.due_s = max(state.due_s + self.pause_s(state.failures, state.scrape_s), now)
             heapq.heappush(self._heap, (state.due_s, name))
             self._wake.notify_all()
+
+    def _take_in(self, state: _State, snapshot: TargetSnapshot) -> None:
+        self._pending += self._intervals(state, snapshot)
+        state.recent.append(snapshot)
+        while len(state.recent) > self._recent_size:
+            state.recent.popleft()
+        if snapshot.up:
+            state.failures = 0
+            state.last_ok = snapshot
+            state.engines = {engine.engine: engine for engine in snapshot.engines}
+        else:
+            state.failures += 1
 
     def pause_s(self, failures: int, scrape_s: float) -> float:
         """Seconds between scrapes after ``failures`` in a row, or when a scrape takes long.
@@ -329,7 +340,9 @@ class Poller:
             ]
 
     def fine_since_s(self, step_s: float) -> float | None:
-        """The moment from which every engine's memory has steps of at most ``step_s``; None before a scrape."""
+        """The moment from which every engine's memory has steps of at most ``step_s``; None before a
+        scrape.
+        """
         with self._lock:
             rings = [r.items for s in self._states.values() for r in s.rings.values() if r.items]
         starts = []

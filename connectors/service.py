@@ -21,13 +21,14 @@ from connectors.history import History, HistoryError
 from connectors.http import HttpClient
 from connectors.live_view import LiveView, build
 from connectors.poller import Poller, PollTarget, TargetView
-from connectors.scrape import client_for, scrape
+from connectors.scrape import client_for, scrape, snapshot_of
 from connectors.targets import Settings, Target, load, visitor_target
 
 T = TypeVar("T")
 DEMO_INTERVAL_S = 2.0
 INTERVAL_S = 5.0
 SHARE_S = 1.5
+REHEARSED_S, REHEARSAL_STEP_S = 300.0, 5.0
 
 
 class LiveService:
@@ -96,10 +97,27 @@ class LiveService:
 
     def _start_demo(self, incident_name: str) -> None:
         pool = DemoPool(
-            replicas=self._demo_replicas, incident_name=incident_name, speed=self._demo_speed, warm_up_s=120.0
+            replicas=self._demo_replicas, incident_name="calm", speed=self._demo_speed, warm_up_s=60.0
         )
+        past = list(pool.rehearse(REHEARSED_S, step_s=REHEARSAL_STEP_S))
+        pool.set_incident(incident_name)
         pool.start()
         self._demo = pool
+        self._apply_targets()
+        wall, steady = time.time(), time.monotonic()
+        for index, target in enumerate(demo_targets(pool)):
+            self.poller.backfill(
+                target.name,
+                (
+                    snapshot_of(
+                        texts[index].encode(),
+                        target=target.name,
+                        time_s=wall - age_s,
+                        monotonic_s=steady - age_s,
+                    )
+                    for age_s, texts in past
+                ),
+            )
 
     def _apply_targets(self) -> None:
         targets = list(self._targets)

@@ -49,7 +49,7 @@ def _line(
         "lineStyle": {"width": 2, "color": colour},
         "itemStyle": {"color": colour},
         "emphasis": {"disabled": True},
-        "endLabel": {"show": label, "formatter": "{a}", "color": colour, "distance": 6},
+        "endLabel": {"show": label, "formatter": "{a}", "color": colour, "distance": 6, "fontSize": 11},
         "labelLayout": {"moveOverlap": "shiftY"},
     }
 
@@ -62,8 +62,12 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
         "useUTC": frame.utc,
         "title": {
             "text": title + tag,
+            "subtext": unit,
+            "itemGap": 4,
             "left": 0,
             "top": 0,
+            "padding": 0,
+            "subtextStyle": {"fontSize": round(11 * frame.scale)},
             "textStyle": {
                 "fontSize": size,
                 "fontWeight": 600,
@@ -79,13 +83,13 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
                 },
             },
         },
-        "legend": {"show": legend, "top": 22, "left": 0, "itemHeight": 8, "itemWidth": 16, "icon": "rect"},
+        "legend": {"show": legend, "top": 18, "left": 150, "itemHeight": 8, "itemWidth": 16, "icon": "rect"},
         "grid": {
-            "left": 8,
+            "left": 56,
             "right": right,
-            "top": 52 if legend else 44,
-            "bottom": 4,
-            "containLabel": True,
+            "top": round(46 * frame.scale),
+            "bottom": 24,
+            "containLabel": False,
         },
         "tooltip": {"trigger": "axis", "valueFormatter": "plain", "confine": True},
         "xAxis": {
@@ -97,14 +101,6 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
         },
         "yAxis": {
             "type": "value",
-            "name": unit,
-            "nameLocation": "end",
-            "nameGap": 6,
-            "nameTextStyle": {
-                "align": "left",
-                "padding": [0, 0, 0, -28],
-                "fontSize": round(11 * frame.scale),
-            },
             "min": 0,
             "axisLabel": {"fontSize": round(11 * frame.scale)},
             "splitNumber": 4,
@@ -149,8 +145,8 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
     keys = sorted(series.kv_usage, key=lambda k: -(last_known(series.kv_usage[k]) or 0.0))
     shown = keys if len(keys) <= MAX_LINES else keys[: MAX_LINES - 1]
     few = len(shown) <= 4
-    option = _base(title, frame, unit="KV blocks in use, %", legend=not few, right=110 if few else 84)
-    option["yAxis"] |= {"max": 100, "interval": 25}
+    option = _base(title, frame, unit="KV blocks in use, %", legend=not few, right=84)
+    option["yAxis"] |= {"max": 100, "interval": 20}
     colours = {key: LINES[i % len(LINES)] for i, key in enumerate(sorted(shown))}
     option["series"] = [
         _line(
@@ -211,7 +207,7 @@ def lines(
     top: float | None = None,
 ) -> Option:
     """A plain chart of up to six lines with one unit."""
-    option = _base(title, frame, unit=unit, legend=len(named) > 4, right=84 if len(named) > 1 else 24)
+    option = _base(title, frame, unit=unit, legend=len(named) > 4, right=84)
     option["series"] = [
         _line(
             name,
@@ -224,7 +220,7 @@ def lines(
         for i, (name, line) in enumerate(list(named.items())[:MAX_LINES])
     ]
     if top is not None:
-        option["yAxis"]["max"] = top
+        option["yAxis"] |= {"max": top, "interval": top / 4}
     return _finish(option, frame)
 
 

@@ -1,0 +1,184 @@
+"""Live: what is the pool holding now, and what binds it? Reads widgets, asks the live service, draws."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from capacity.errors import CapacityError
+from capacity.live_series import LatencySeries, PoolSeries, latency_series, pool_series
+from connectors.demo.incidents import incidents
+from connectors.errors import ConnectorError
+from connectors.live_view import LiveView
+from connectors.service import LiveService, running
+from pages.ui import live_charts as charts
+from pages.ui import live_sections as sections
+
+WINDOWS = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21_600, "24 h": 86_400, "7 d": 604_800}
+REFRESH_S = 2.0
+POINTS = 240
+LATENCY_STEP_S = 15.0
+SIGNALS = ("ttft_s", "itl_s")
+Lines = tuple[PoolSeries, dict[str, LatencySeries]]
+
+TOML = """[[targets]]
+name = "pool-a"
+url = "http://10.0.0.12:8000/metrics"
+max_num_seqs = 256"""
+
+
+def controls(service: LiveService) -> None:
+    """The sidebar: window and display, demonstration, targets."""
+    with st.sidebar:
+        st.segmented_control(
+            "Window", list(WINDOWS), default="5 min", key="live_window", bind="query-params", required=True
+        )
+        st.toggle("Pause", key="live_pause", help="Keeps what is on screen; readings go on being kept.")
+        st.toggle(
+            "Wall mode",
+            key="live_wall",
+            bind="query-params",
+            help="Large figures, readable from three metres.",
+        )
+        st.toggle("Times in UTC", key="live_utc", bind="query-params")
+        demo_controls(service)
+        target_controls(service)
+        marker_controls(service)
+
+
+def demo_controls(service: LiveService) -> None:
+    """Start, stop and script the demonstration pool."""
+    with st.expander("Demonstration pool", expanded=service.demo is not None):
+        if service.demo is None:
+            st.caption("Made-up replicas with real metrics pages, to try the page or a runbook.")
+            if st.button("Start the demonstration", key="live_demo_start"):
+                service.set_demo(on=True)
+                st.rerun()
+            return
+        names = list(incidents())
+        if "live_incident" not in st.session_state:
+            st.session_state.live_incident = service.demo.incident_name
+        st.selectbox("Incident", names, key="live_incident", on_change=lambda: switch_incident(service))
+        st.caption(f"{incidents()[service.demo.incident_name].what}. Everybody who watches sees it.")
+        if st.button("Stop the demonstration", key="live_demo_stop"):
+            service.set_demo(on=False)
+            st.rerun()
+
+
+def switch_incident(service: LiveService) -> None:
+    """Callback: the incident that was picked begins now."""
+    try:
+        service.set_demo(on=True, incident_name=st.session_state.live_incident)
+    except CapacityError as error:
+        st.toast(str(error), icon=":material/error:")
+
+
+def target_controls(service: LiveService) -> None:
+    """What is watched, and adding one where the operator allows it."""
+    if service.settings_problem:
+        st.error(service.settings_problem)
+    if not service.settings.visitors_may_add:
+        return
+    with st.form("live_add", border=False):
+        address = st.text_input("Add a target", placeholder="http://host:8000/metrics")
+        if st.form_submit_button("Watch it") and address:
+            try:
+                service.add_target(address)
+            except ConnectorError as error:
+                st.error(str(error))
+
+
+def marker_controls(service: LiveService) -> None:
+    """A line at this moment in every chart, kept in the history file."""
+    with st.form("live_mark", border=False, clear_on_submit=True):
+        text = st.text_input("Mark this moment", placeholder="my change", max_chars=60)
+        if st.form_submit_button("Mark") and text:
+            if service.history is None:
+                st.error(service.history_problem or "the history file is not open")
+            else:
+                try:
+                    service.history.mark(time.time(), text)
+                except ConnectorError as error:
+                    st.error(str(error))
+
+
+def empty(service: LiveService) -> None:
+    """No target and no demonstration: what to do next."""
+    st.info("Nothing is being watched yet.", icon=":material/visibility_off:")
+    st.markdown("Name the engines to watch in `waterline.toml` beside `app.py`, then restart:")
+    st.code(TOML, language="toml")
+    st.markdown("or set `WATERLINE_TARGETS=pool-a=http://10.0.0.12:8000/metrics`. To look around first:")
+    if st.button("Start the demonstration", key="live_empty_demo", type="primary"):
+        service.set_demo(on=True)
+        st.rerun()
+
+
+def read_lines(service: LiveService, seconds: int, focus: str | None, view: LiveView, end_s: float) -> Lines:
+    """Lines of the window, computed once for all browsers that show the same one."""
+
+    def compute() -> Lines:
+        found = sections.only(service.window(end_s - seconds, end_s, points=POINTS), view, focus)
+        step_s = max(seconds / POINTS, service.poller.interval_s)
+        slow_s = max(seconds / POINTS, LATENCY_STEP_S)
+        return (
+            pool_series(found, step_s=step_s),
+            {signal: latency_series(found, signal, step_s=slow_s) for signal in SIGNALS},
+        )
+
+    return service.shared(("lines", seconds, focus), compute)
+
+
+def panel(service: LiveService) -> None:
+    """Everything that refreshes."""
+    seconds = WINDOWS[st.session_state.get("live_window") or "5 min"]
+    held = st.session_state.get("live_held") if st.session_state.get("live_pause") else None
+    view, end_s = held or (service.view(), time.time())
+    st.session_state.live_held = (view, end_s)
+    focus = st.session_state.get("live_focus")
+    series, latencies = read_lines(service, seconds, focus, view, end_s)
+    markers = [] if service.history is None else service.history.markers(end_s - seconds, end_s)
+    wall = bool(st.session_state.get("live_wall"))
+    frame = charts.Frame(
+        start_s=end_s - seconds,
+        end_s=end_s,
+        demo=view.demo,
+        utc=bool(st.session_state.get("live_utc")),
+        markers=markers,
+        scale=1.6 if wall else 1.0,
+    )
+    sections.banner(view)
+    sections.figures(view)
+    sections.waterline(series, frame, height=430 if wall else sections.TALL)
+    if wall:
+        return
+    clicked = sections.table(view)
+    if clicked != focus:
+        st.session_state.live_focus = clicked
+        st.rerun(scope="fragment")
+    sections.evidence(view.verdict)
+    if focus:
+        st.caption(f"The charts show {focus} only; click its row again for the whole pool.")
+    sections.grid(series, latencies, frame)
+    sections.targets(view, service.history_problem)
+
+
+def render() -> None:
+    """The page."""
+    st.set_page_config(page_title="Live · Waterline", layout="wide")
+    service = running()
+    controls(service)
+    paused = bool(st.session_state.get("live_pause"))
+    st.subheader("Live", anchor=False)
+    if not service.has_targets and service.demo is None:
+        empty(service)
+        return
+    every = None if paused else REFRESH_S
+    st.caption(
+        "What the pool is holding now, and what binds it. "
+        + ("Paused." if paused else f"Refreshes every {REFRESH_S:.0f} s.")
+    )
+    st.fragment(panel, run_every=every)(service)
+
+
+render()
