@@ -58,6 +58,8 @@ def stage_bills(r: Resolved) -> StageBills | None:
                 data_parallel_size=r.parallel.data,
                 expert_parallel=r.parallel.expert,
                 last_stage=index == last,
+                first_stage=index == 0,
+                element_bytes=r.model_dtype_bytes,
                 max_num_seqs=r.max_num_seqs,
                 max_num_batched_tokens=r.max_num_batched_tokens,
                 max_model_len=r.max_model_len,
