@@ -112,6 +112,7 @@ class _Lines:
     unreadable: int
     repeated: int
     torn: set[str]
+    last_line: str = ""
 
 
 def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
@@ -130,6 +131,7 @@ def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
             found.names.add(name)
             known[name] = found.families.setdefault(family_of(name), []) if wanted(name) else None
         found.last_family = family_of(name)
+        found.last_line = line
         kept = known[name]
         if kept is None:
             continue
@@ -218,6 +220,8 @@ def parse(body: bytes, *, content_type: str = "", wanted: Callable[[str], bool])
     tail = text.rstrip()[-5:]
     cut = not text.endswith("\n") if tail != "# EOF" else False
     if openmetrics and tail != "# EOF":
+        cut = True
+    if "_bucket" in found.last_line and "+Inf" not in found.last_line:
         cut = True
     if cut:
         complete = False

@@ -8,6 +8,7 @@ clock, the connected address is the one that was checked, and nothing is sent to
 from __future__ import annotations
 
 import base64
+import http.client
 import socket
 import ssl
 import threading
@@ -353,6 +354,9 @@ def _translated(error: Exception, deadline_s: float) -> ConnectorError:
             )
         if isinstance(one, ssl.SSLError):
             return Unreachable("no TLS connection: is this an https port?")
+    for one in chain:
+        if isinstance(one, http.client.BadStatusLine) and not isinstance(one, ConnectionError):
+            return Unreachable("the port answers, but not in HTTP")
     if any(isinstance(one, ConnectionError | urllib3.exceptions.ProtocolError) for one in chain):
         return Unreachable("the connection was cut before the answer was whole")
     if any(isinstance(one, requests.exceptions.InvalidURL | UnicodeError) for one in chain):
