@@ -6,16 +6,19 @@ Source: catalog/engine_releases.csv and engine_defaults.csv, each row with its o
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
+from capacity.hardware import Gpu
 
 Version = tuple[int, int, int]
 LATEST_KNOWN: Version = (0, 32, 0)
 GIB_BIG, GIB_HUGE = 70, 160
+V1_BY_ORACLE: Version = (0, 8, 0)
+V1_ALWAYS: Version = (0, 10, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,18 @@ def engine_release(text: str | None = None) -> EngineRelease:
     )
 
 
+def on_device(release: EngineRelease, gpu: Gpu | None) -> EngineRelease:
+    """The release as it runs on a device: 0.8 and 0.9 fall back to V0 below compute capability 8.0 and on AMD.
+
+    Source: the V1 oracle in engine/arg_utils.py of 0.8.5 ("Need at least Ampere", "Non-CUDA is off by default").
+    """
+    if gpu is None or not V1_BY_ORACLE <= release.version < V1_ALWAYS:
+        return release
+    capability = gpu.compute_capability.split(".")[0]
+    too_old = gpu.vendor == "NVIDIA" and capability.isdigit() and int(capability) < 8
+    return replace(release, runner="v0") if too_old or gpu.vendor == "AMD" else release
+
+
 def known_releases() -> tuple[str, ...]:
     """Releases that a person can pick, newest first: every one whose planner was run, and the older rows."""
     run = (
@@ -172,9 +187,10 @@ def scheduler_defaults(
 ) -> SchedulerDefaults:
     """Default max_num_batched_tokens and max_num_seqs before the engine's own caps are applied."""
     wanted = gpu_class(total_gib, gpu_name)
+    version = min(release.version, (0, 7, 999)) if release.runner == "v0" else release.version
     best = None
     for first, row in _default_rows():
-        if first <= release.version and row["usage"] == usage and row["gpu_class"] in (wanted, "any"):
+        if first <= version and row["usage"] == usage and row["gpu_class"] in (wanted, "any"):
             best = row
     if best is None:
         raise CapacityError(f"no defaults known for release {release.asked}", field="engine_version")

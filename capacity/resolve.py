@@ -11,12 +11,12 @@ from typing import Literal
 
 from capacity.assumptions import Assumption
 from capacity.catalog import model_spec
-from capacity.engine import EngineRelease, engine_release, scheduler_defaults
+from capacity.engine import EngineRelease, engine_release, on_device, scheduler_defaults
 from capacity.errors import CapacityError
 from capacity.hardware import Gpu, find_gpu
 from capacity.hf_config import parse_config_text
 from capacity.kv_cache.state import dtype_bytes
-from capacity.model import LatentAttention, ModelSpec
+from capacity.model import Attention, LatentAttention, ModelSpec
 from capacity.parallelism import Parallelism, cut
 from capacity.precision import KvFormat, WeightFormat, resolve_kv_format, resolve_weight_format
 from capacity.scenario import Scenario
@@ -85,6 +85,7 @@ def resolve(scenario: Scenario) -> Resolved:
             f"{scenario.engine} sizes its pool by rules of its own; these are vLLM {release.asked}'s, taken as a guide"
         )
     gpu, total_bytes = _memory(scenario, taken)
+    release = on_device(release, gpu)
     parallel = cut(
         spec,
         tensor=scenario.tensor_parallel_size,
@@ -107,7 +108,7 @@ def resolve(scenario: Scenario) -> Resolved:
     model_dtype_bytes = dtype_bytes(dtype, "dtype")
     max_model_len = _length(scenario, spec, taken)
     block = _block_size(scenario, spec, gpu, taken)
-    seats, tokens = _scheduler(scenario, release, gpu, total_bytes, max_model_len, taken)
+    seats, tokens = _scheduler(scenario, spec, release, gpu, total_bytes, max_model_len, taken)
     utilization = scenario.gpu_memory_utilization
     if utilization is None:
         utilization = release.gpu_memory_utilization
@@ -244,6 +245,7 @@ def _block_size(scenario: Scenario, spec: ModelSpec, gpu: Gpu | None, taken: lis
 
 def _scheduler(
     scenario: Scenario,
+    spec: ModelSpec,
     release: EngineRelease,
     gpu: Gpu | None,
     total_bytes: int | None,
@@ -261,12 +263,19 @@ def _scheduler(
     tokens = scenario.max_num_batched_tokens
     if tokens is None:
         tokens = defaults.max_num_batched_tokens
-        if release.runner == "v0" and max_model_len <= V0_CHUNKED_FROM:
+        if release.runner == "v0" and not _v0_chunks_prefill(spec, gpu, max_model_len):
             tokens = max(tokens, max_model_len)
         else:
             tokens = min(tokens, seats * max_model_len)
         taken.append(_assume("max_num_batched_tokens", f"{tokens:,}", f"default of {where}"))
     return seats, tokens
+
+
+def _v0_chunks_prefill(spec: ModelSpec, gpu: Gpu | None, max_model_len: int) -> bool:
+    """V0 chunks prefill by default above 32K tokens, on CUDA only, not for multimodal, MLA or windowed models."""
+    windowed = any(isinstance(m, Attention) and m.window is not None for m in spec.mixers())
+    barred = spec.encoder is not None or spec.uses_mla or windowed or (gpu is not None and gpu.vendor != "NVIDIA")
+    return max_model_len > V0_CHUNKED_FROM and not barred
 
 
 def _speculation(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> str | None:

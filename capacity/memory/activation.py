@@ -26,6 +26,10 @@ QWEN_TOWER_WIDTH = {"qwen2_vl": 5120, "qwen2_5_vl": 3420}
 QWEN_TOWER_WIDTH_LATER = 4304
 DEEPSTACK_COPIES = 4
 KEEPS_WORKSPACE: Version = (0, 13, 0)
+FLASHINFER_INSTALLS: tuple[tuple[tuple[str, ...], Version, Version], ...] = (
+    (("Mistral3", "Pixtral"), (0, 8, 0), (0, 11, 0)),  # H100 start-up of Mistral-Small-3.2 on 0.11.0: 2.12 GiB
+    (("GptOss",), (0, 10, 1), (0, 10, 1)),  # the 0.10.1+gptoss wheel requires it; A100 TP4 start-up on 0.10.1.1
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +143,7 @@ def _sampler(
 ) -> tuple[float, float, str]:
     """(bytes, half width of the interval, name) of the dummy sampler pass."""
     condition, name = runner, {"v0": "sort", "v2": "gumbel"}.get(runner, "sort" if version < (0, 17, 0) else "kernel")
-    if runner == "v1" and (0, 8, 0) <= version <= (0, 11, 0) and _brings_flashinfer(spec):
+    if runner == "v1" and _brings_flashinfer(spec, version):
         condition, name = "flashinfer", "flashinfer"
     per_logit = coefficient("sampler_bytes_per_logit", version, condition)
     logits = float(rows) * spec.vocab_size
@@ -151,9 +155,11 @@ def _sampler(
     return value + held, (per_logit.high - per_logit.low) / 2 * logits, name
 
 
-def _brings_flashinfer(spec: ModelSpec) -> bool:
-    """Mistral's multimodal models: the public start-up of 0.11.0 ran from an image that has FlashInfer."""
-    return spec.encoder is not None and spec.architecture.startswith(("Mistral3", "Pixtral"))
+def _brings_flashinfer(spec: ModelSpec, version: Version) -> bool:
+    """Models whose public start-ups of 0.8 to 0.11.0 ran with FlashInfer installed (V1 then samples with it)."""
+    return any(
+        first <= version <= last and spec.architecture.startswith(names) for names, first, last in FLASHINFER_INSTALLS
+    )
 
 
 def _tower(spec: ModelSpec, version: Version, item_tokens: int, tp: int) -> tuple[float, float]:

@@ -55,7 +55,9 @@ def coefficient(name: str, version: Version, *conditions: str) -> Coefficient:
     for condition in conditions:
         found = None
         for row in coefficients():
-            if row.name == name and row.when == condition and row.first_release <= version:
+            if row.name != name or row.when != condition or row.first_release > version:
+                continue
+            if found is None or row.first_release >= found.first_release:
                 found = row
         if found is not None:
             return found
