@@ -1,0 +1,46 @@
+"""Plan: what will this model on these GPUs hold? Reads widgets, asks the planner, draws."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from capacity.errors import CapacityError
+from capacity.plan import Plan, plan
+from capacity.scenario import Scenario
+from pages.ui import plan_sections as sections
+from pages.ui.format import first_upper
+from pages.ui.inputs import PROBLEM, sidebar
+
+LAST = "plan_last_answer"
+
+
+def render() -> None:
+    """The page."""
+    st.set_page_config(page_title="Plan · Waterline", page_icon=":material/water:", layout="wide")
+    inputs = sidebar()
+    problem: str | None = st.session_state.get(PROBLEM)
+    found: Plan | None = None
+    try:
+        found = plan(Scenario.parse(inputs.scenario()))
+    except CapacityError as error:
+        problem = str(error)
+    except RecursionError:
+        problem = "the config is nested too deeply; expected the config.json of a model"
+    if found is not None:
+        st.session_state[LAST] = found
+    shown = found or st.session_state.get(LAST)
+    sections.head(inputs, shown)
+    if problem:
+        sections.problem(first_upper(problem), stale=found is None and shown is not None)
+    if shown is None:
+        st.info(
+            "Correct the input in the sidebar, or start from an example there.", icon=":material/arrow_back:"
+        )
+        return
+    if found is None:
+        st.caption(f"Last answer: {sections.name_of(shown)}. It does not hold for the inputs on the left.")
+    sections.answer_block(shown)
+    sections.details(shown)
+
+
+render()

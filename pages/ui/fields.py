@@ -1,0 +1,129 @@
+"""Widget texts to scenario keys and back: every input of a page is a text, so nothing that was typed is ever lost.
+
+Numbers take vLLM's human-readable forms (8k is 8,000, 8K is 8,192). What is no number goes on as typed: the planner
+refuses it with a sentence. Left out: widgets (inputs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from capacity.errors import CapacityError
+from capacity.scenario import field_table
+
+GROUPS = ("model", "hardware", "engine", "workload")
+BASIC = {
+    "model": ("weight_format",),
+    "hardware": ("gpu", "tensor_parallel_size", "pipeline_parallel_size"),
+    "engine": ("engine_version", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs"),
+    "workload": ("prompt_tokens", "output_tokens", "shared_prefix_tokens"),
+}
+SOURCES = ("Catalogue", "config.json", "Hub", "Form")
+FORM = (
+    ("num_hidden_layers", "Layers"),
+    ("num_attention_heads", "Heads"),
+    ("num_key_value_heads", "KV heads"),
+    ("head_dim", "Head dim"),
+    ("hidden_size", "Hidden size"),
+    ("intermediate_size", "Intermediate size"),
+    ("vocab_size", "Vocabulary"),
+    ("max_position_embeddings", "Longest length"),
+)
+FORM_OPTIONAL = ("head_dim", "intermediate_size", "max_position_embeddings")
+SUFFIX = {"k": 1e3, "m": 1e6, "g": 1e9, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def advanced(group: str) -> tuple[str, ...]:
+    """Keys of a group that sit behind "Advanced", in the table's order."""
+    hidden = (*BASIC[group], "model", "model_config", "accept_upper_bound")
+    return tuple(key for key, field in field_table().items() if field.group == group and key not in hidden)
+
+
+def number(text: str) -> Any:
+    """A typed number; the text itself when it is none.
+
+    >>> number("8,192"), number("8k"), number("8K"), number("0.9"), number("many")
+    (8192, 8000, 8192, 0.9, 'many')
+    """
+    plain = re.sub(r"[\s_,]", "", text)
+    suffix = 1.0
+    if plain and plain[-1] in SUFFIX and re.fullmatch(r"[-+]?[\d.]+", plain[:-1]):
+        suffix, plain = SUFFIX[plain[-1]], plain[:-1]
+    if len(plain) > 400:
+        return text
+    try:
+        value = int(plain) if re.fullmatch(r"[-+]?\d+", plain) else float(plain)
+    except ValueError:
+        return text
+    if suffix != 1.0:
+        value = value * suffix
+        return int(value) if value == int(value) else value
+    return value
+
+
+def to_scenario(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Filled-in texts as a scenario object: empty ones are left out, the planner checks the rest."""
+    raw: dict[str, Any] = {}
+    for key, field in field_table().items():
+        text = str(texts.get(key) or "").strip()
+        if not text or key == "model_config":
+            continue
+        if field.type == "flag":
+            raw[key] = {"on": True, "off": False}.get(text, text)
+        elif field.type == "text" or field.choices:
+            raw[key] = text
+        elif field.type in ("numbers", "integers"):
+            raw[key] = [number(part) for part in re.split(r"[\s,;]+", text)]
+        elif field.type == "length":
+            spread = str(texts.get(f"{key}_cv") or "").strip()
+            raw[key] = {"mean": number(text), "cv": number(spread)} if spread else number(text)
+        else:
+            raw[key] = number(text)
+    return raw
+
+
+def to_texts(scenario: Mapping[str, Any]) -> dict[str, str]:
+    """A scenario object as the texts that its widgets show.
+
+    >>> to_texts({"max_model_len": 8192, "prompt_tokens": {"mean": 1024.0, "cv": 1}, "enforce_eager": True})
+    {'max_model_len': '8192', 'prompt_tokens': '1024', 'prompt_tokens_cv': '1', 'enforce_eager': 'on'}
+    """
+    texts: dict[str, str] = {}
+    for key, value in scenario.items():
+        if isinstance(value, Mapping):
+            if "mean" in value:
+                texts[key] = _text(value["mean"])
+                texts[f"{key}_cv"] = _text(value.get("cv", 0))
+        elif isinstance(value, list | tuple):
+            texts[key] = " ".join(_text(item) for item in value)
+        else:
+            texts[key] = _text(value)
+    return texts
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+def form_config(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The small form as a config object: full attention, a gated MLP. Raises CapacityError naming what is missing."""
+    values = {key: number(str(texts.get(key) or "").strip()) for key, _ in FORM}
+    missing = [label for key, label in FORM if values[key] == "" and key not in FORM_OPTIONAL]
+    if missing:
+        raise CapacityError(
+            f"the form has no {', '.join(missing).lower()}; fill in whole numbers of at least 1"
+        )
+    given = {key: value for key, value in values.items() if value != ""}
+    for key, label in FORM:
+        if key in given and (not isinstance(given[key], int) or given[key] < 1):
+            raise CapacityError(
+                f"{label.lower()} is {str(texts.get(key))[:40]!r}; expected a whole number of at least 1"
+            )
+    given.setdefault("intermediate_size", round(8 * given["hidden_size"] / 3))
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "_name_or_path": "form", **given}

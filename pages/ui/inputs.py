@@ -1,0 +1,399 @@
+"""The planner's widgets: four groups in the sidebar, each a fold with a one-line summary, all of it in the link.
+
+Widgets in, a frozen record of texts out. What the texts mean is in fields; the planner checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+
+from capacity.catalog import model_ids
+from capacity.engine import known_releases
+from capacity.errors import CapacityError
+from capacity.hardware import gpus
+from capacity.hf_config.text import config_from_text
+from capacity.precision import kv_formats, weight_formats
+from capacity.scenario import field_table
+from connectors.model_config import ConnectorError, fetch_config
+from pages.ui.examples import examples
+from pages.ui.fields import (
+    BASIC,
+    FORM,
+    FORM_OPTIONAL,
+    GROUPS,
+    SOURCES,
+    advanced,
+    form_config,
+    to_scenario,
+    to_texts,
+)
+from pages.ui.format import short_model
+from pages.ui.link import pack, unpack
+
+PREFIX = "plan_"
+CONFIG_TEXT, CONFIG_LINK, PROBLEM = "plan_config_text", "plan_config", "plan_input_problem"
+ICONS = {
+    "model": ":material/neurology:",
+    "hardware": ":material/memory:",
+    "engine": ":material/settings:",
+    "workload": ":material/forum:",
+}
+PLACEHOLDERS = {
+    "weight_format": "the checkpoint's own",
+    "kv_cache_dtype": "auto",
+    "gpu_memory_utilization": "the release's default",
+    "max_num_seqs": "the release's default",
+    "max_num_batched_tokens": "the release's default",
+    "max_model_len": "the model's own limit",
+    "block_size": "the engine's choice",
+    "tensor_parallel_size": "1",
+    "pipeline_parallel_size": "1",
+}
+HELP_MORE = {
+    "max_model_len": " 8k means 8,000 and 8K means 8,192, as in vLLM.",
+    "engine_version": " A newer release than those listed can be typed; the latest rules are used and the page says so.",
+    "prompt_tokens": " Spread is the standard deviation divided by the mean; 0 is constant.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    """What the sidebar holds: texts by scenario key, where the model comes from, the pasted config, the form."""
+
+    texts: dict[str, str]
+    source: str
+    config_text: str = ""
+    form: dict[str, str] = field(default_factory=dict)
+
+    def scenario(self) -> dict[str, Any]:
+        """The scenario object, unchecked but for the config. Raises CapacityError."""
+        raw = to_scenario(self.texts)
+        if self.source == "Catalogue":
+            return raw
+        raw.pop("model", None)
+        if self.source == "Form":
+            raw["model_config"] = form_config(self.form)
+        elif not self.config_text.strip() and self.source == "Hub":
+            raise CapacityError(
+                "no model is loaded; type its id as organisation/name and press Load", field="model"
+            )
+        else:
+            raw["model_config"] = config_from_text(self.config_text)
+        return raw
+
+    def link_values(self) -> dict[str, str]:
+        """Every input as a value of the link."""
+        values = {f"{PREFIX}{key}": text for key, text in self.texts.items() if text}
+        if self.source == "Catalogue":
+            return values
+        values.pop(f"{PREFIX}model", None)
+        values[f"{PREFIX}source"] = "config.json" if self.source == "Hub" else self.source
+        if self.source == "Form":
+            values |= {f"{PREFIX}form_{key}": text for key, text in self.form.items() if text}
+        elif (packed := pack(self.config_text)) is not None:
+            values[CONFIG_LINK] = packed
+        return values
+
+
+def sidebar() -> PlanInputs:
+    """Draw the controls and return what they hold."""
+    fresh = _seed()
+    with st.sidebar:
+        _start_bar()
+        for group in GROUPS:
+            with st.expander(
+                _summary(group), expanded=group in ("model", "hardware"), key=f"plan_fold_{group}"
+            ):
+                if group == "model":
+                    _model_source()
+                for key in BASIC[group]:
+                    _control(key)
+                more = advanced(group)
+                filled = sum(1 for key in more if st.session_state.get(PREFIX + key))
+                label = f"Advanced ({filled} set)" if filled else "Advanced"
+                with st.popover(label, width="stretch", key=f"plan_more_{group}"):
+                    for key in more:
+                        _control(key)
+    if fresh:
+        st.rerun()
+    state = st.session_state
+    inputs = PlanInputs(
+        texts={
+            key: str(state.get(PREFIX + key) or "").strip()
+            for name in field_table()
+            for key in ((name, f"{name}_cv") if field_table()[name].type == "length" else (name,))
+            if name != "model_config"
+        },
+        source=state.get("plan_source") or SOURCES[0],
+        config_text=state.get(CONFIG_TEXT) or "",
+        form={key: str(state.get(f"plan_form_{key}") or "").strip() for key, _ in FORM},
+    )
+    _config_in_link(inputs)
+    return inputs
+
+
+def apply(changes: Mapping[str, Any]) -> None:
+    """Put scenario keys into their widgets (a callback)."""
+    for key, text in to_texts(changes).items():
+        st.session_state[PREFIX + key] = text
+
+
+def start_from(scenario: Mapping[str, Any]) -> None:
+    """Replace every input by a scenario's (a callback): examples and reset."""
+    for name, one in field_table().items():
+        for key in (name, f"{name}_cv") if one.type == "length" else (name,):
+            if name != "model_config":
+                st.session_state[PREFIX + key] = "" if _is_text(name) else None
+    for key, _ in FORM:
+        st.session_state[f"plan_form_{key}"] = ""
+    st.session_state["plan_source"] = SOURCES[0]
+    st.session_state[CONFIG_TEXT] = ""
+    st.session_state[PROBLEM] = None
+    apply(scenario)
+
+
+def _seed() -> bool:
+    """The first run of a visit fills in an example, unless the link holds inputs; the second puts it in the link.
+
+    The release is always part of the link, so that an old link keeps its answer when newer rules are added.
+    """
+    state = st.session_state
+    stage = state.get("plan_visit", 0)
+    if stage == 0:
+        given = [key for key in st.query_params if key.startswith(PREFIX)]
+        seeds = {} if [key for key in given if key != "plan_tab"] else to_texts(examples()[0].scenario)
+        if "plan_engine_version" not in given:
+            seeds["engine_version"] = known_releases()[0]
+        state["plan_seeds"] = seeds
+        if CONFIG_TEXT not in state and CONFIG_LINK in st.query_params:
+            try:
+                state[CONFIG_TEXT] = unpack(st.query_params[CONFIG_LINK])
+            except CapacityError as error:
+                state[PROBLEM] = str(error)
+    if stage < 2:
+        for key, text in state.get("plan_seeds", {}).items():
+            state[PREFIX + key] = text
+        state["plan_visit"] = stage + 1
+    return bool(stage == 0)
+
+
+def _config_in_link(inputs: PlanInputs) -> None:
+    packed = inputs.link_values().get(CONFIG_LINK)
+    if packed is None:
+        if CONFIG_LINK in st.query_params:
+            del st.query_params[CONFIG_LINK]
+    elif st.query_params.get(CONFIG_LINK) != packed:
+        st.query_params[CONFIG_LINK] = packed
+
+
+def _start_bar() -> None:
+    names = {example.name: example.scenario for example in examples()}
+
+    def chosen() -> None:
+        name = st.session_state.get("plan_example")
+        if name in names:
+            start_from(names[name])
+        st.session_state["plan_example"] = None
+
+    left, right = st.columns([3, 1], gap="small", vertical_alignment="bottom")
+    left.selectbox(
+        "Start from an example",
+        list(names),
+        index=None,
+        key="plan_example",
+        placeholder="Start from an example",
+        label_visibility="collapsed",
+        on_change=chosen,
+    )
+    right.button(
+        "Reset",
+        key="plan_reset",
+        on_click=start_from,
+        args=(examples()[0].scenario,),
+        help="Back to the first example; every override is cleared.",
+        width="stretch",
+    )
+
+
+def _summary(group: str) -> str:
+    state = st.session_state
+
+    def get(key: str) -> str:
+        return str(state.get(PREFIX + key) or "").strip()
+
+    if group == "model":
+        source = state.get("plan_source") or SOURCES[0]
+        name = (
+            short_model(get("model"))
+            if source == SOURCES[0]
+            else {"Hub": "from the hub", "Form": "form"}.get(source, "pasted config")
+        )
+        parts = [name or "none", get("weight_format")]
+    elif group == "hardware":
+        gpus_wanted = " x ".join(
+            f"{label}{get(key)}"
+            for key, label in (
+                ("tensor_parallel_size", "TP"),
+                ("pipeline_parallel_size", "PP"),
+                ("data_parallel_size", "DP"),
+            )
+            if get(key) not in ("", "1")
+        )
+        parts = [
+            get("gpu") or (f"{get('gpu_memory_gib')} GiB" if get("gpu_memory_gib") else "none"),
+            gpus_wanted or "1 GPU",
+        ]
+    elif group == "engine":
+        length = get("max_model_len")
+        parts = [f"vLLM {get('engine_version')}", f"{length} tokens" if length else "", get("kv_cache_dtype")]
+    else:
+        prompt, output = get("prompt_tokens"), get("output_tokens")
+        parts = [f"{prompt or 0} in, {output or 0} out" if prompt or output else "lengths not given"]
+    return f"{ICONS[group]} **{group.capitalize()}** · " + " · ".join(
+        part.replace("_", "\\_") for part in parts if part
+    )
+
+
+def _is_text(key: str) -> bool:
+    return key not in SELECTS and field_table()[key].type != "flag" and not field_table()[key].choices
+
+
+def _options(key: str) -> list[str]:
+    if key in ("model", "draft_model"):
+        return list(model_ids())
+    if key == "gpu":
+        return list(gpus())
+    if key == "engine_version":
+        return list(known_releases())
+    if key == "weight_format":
+        return ["fp8", "awq", "gptq", "nvfp4", "mxfp4", "int8", *weight_formats()]
+    if key == "kv_cache_dtype":
+        return ["auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4", "bfloat16", "float16"]
+    if key in ("dtype", "mamba_ssm_cache_dtype"):
+        return ["auto", "bfloat16", "float16", "float32"][key == "dtype" :]
+    return [str(2**power) for power in range(7 if key == "tensor_parallel_size" else 4)]
+
+
+SELECTS = (
+    "model",
+    "draft_model",
+    "gpu",
+    "engine_version",
+    "weight_format",
+    "kv_cache_dtype",
+    "dtype",
+    "mamba_ssm_cache_dtype",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+)
+
+
+def _control(key: str) -> None:
+    one = field_table()[key]
+    hint = one.help + ("." if not one.help.endswith(".") else "") + HELP_MORE.get(key, "")
+    kept: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
+    if key in SELECTS or one.choices or one.type == "flag":
+        options = list(one.choices) if one.choices else ["on", "off"] if one.type == "flag" else _options(key)
+        st.selectbox(
+            one.label,
+            options,
+            index=None,
+            key=PREFIX + key,
+            help=hint,
+            placeholder=PLACEHOLDERS.get(key, "default"),
+            accept_new_options=True,
+            **kept,
+        )
+    elif one.type == "length":
+        left, right = st.columns([2, 1], gap="small", vertical_alignment="bottom", wrap=False)
+        left.text_input(one.label, key=PREFIX + key, help=hint, placeholder="mean", **kept)
+        right.text_input("Spread", key=f"{PREFIX}{key}_cv", placeholder="0", **kept)
+    else:
+        st.text_input(
+            one.label, key=PREFIX + key, help=hint, placeholder=PLACEHOLDERS.get(key, "default"), **kept
+        )
+
+
+def _model_source() -> None:
+    kept: dict[str, Any] = {"persist_state": "session"}
+    source = st.segmented_control(
+        "Model from",
+        SOURCES,
+        default=SOURCES[0],
+        required=True,
+        key="plan_source",
+        bind="query-params",
+        label_visibility="collapsed",
+        width="stretch",
+        **kept,
+    )
+    if source == "Catalogue":
+        _control("model")
+        return
+    if source == "Form":
+        columns = st.columns(2, gap="small", wrap=False)
+        for index, (key, label) in enumerate(FORM):
+            columns[index % 2].text_input(
+                label,
+                key=f"plan_form_{key}",
+                bind="query-params",
+                placeholder="optional" if key in FORM_OPTIONAL else "",
+                **kept,
+            )
+        st.caption("Full attention in every layer with a gated MLP; for anything else paste the config.json.")
+        return
+    if source == "Hub":
+        _hub()
+    st.file_uploader(
+        "Upload a config.json",
+        type=["json", "txt"],
+        key="plan_upload",
+        on_change=_uploaded,
+        max_upload_size=6,
+    )
+    st.text_area(
+        "config.json",
+        key=CONFIG_TEXT,
+        height=150,
+        placeholder='{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, ...}',
+        help="Paste the model's config.json. It stays in this session and, while short enough, in the link.",
+        **kept,
+    )
+    _control("accept_upper_bound")
+
+
+def _uploaded() -> None:
+    file = st.session_state.get("plan_upload")
+    if file is None:
+        return
+    try:
+        st.session_state[CONFIG_TEXT] = file.getvalue().decode("utf-8-sig")
+        st.session_state[PROBLEM] = None
+    except UnicodeDecodeError:
+        st.session_state[PROBLEM] = f"{file.name[:60]} is not text in UTF-8; expected a config.json"
+
+
+def _hub() -> None:
+    st.text_input(
+        "Hugging Face id",
+        key="plan_hub_id",
+        placeholder="organisation/name",
+        help="The server fetches the config.json; a gated model needs HF_TOKEN in the server's environment.",
+        bind="query-params",
+        persist_state="session",
+    )
+    if st.button("Load", key="plan_hub_load", icon=":material/cloud_download:", width="stretch"):
+        try:
+            with st.spinner("Asking the hub, at most 10 s"):
+                st.session_state[CONFIG_TEXT] = fetch_config(str(st.session_state["plan_hub_id"]).strip())
+            st.session_state[PROBLEM] = None
+        except ConnectorError as error:
+            st.session_state[PROBLEM] = str(error)
+
+
+__all__ = ["PROBLEM", "PlanInputs", "apply", "kv_formats", "sidebar", "start_from"]

@@ -1,0 +1,367 @@
+"""The planner's answer on the screen: head, verdict, figures, bill, fixes, tabs. Draws a Plan, computes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from capacity.answer import answer, verdict
+from capacity.explain import explain
+from capacity.export.serve_command import serve_command
+from capacity.plan import Plan
+from capacity.search import fixes
+from capacity.textbook_steps import steps
+from capacity.units import GIB
+from pages.ui import charts
+from pages.ui.charts import Chart
+from pages.ui.curve import length_points
+from pages.ui.format import UNKNOWN, between, count, first_upper, flat, gib, percent, short_model, table_csv
+from pages.ui.inputs import PlanInputs, apply
+from pages.ui.link import link
+
+TABS = (
+    "Length",
+    "Allocation",
+    "Engine log and command",
+    "Textbook",
+    "How this number came about",
+    "Assumptions",
+    "Weights per GPU",
+)
+HELP = """
+**What this page answers.** How many requests the engine will hold at once, before anyone rents the GPU, by the
+rules of the vLLM release you pick.
+
+- **Guaranteed**: requests that fit when every one of them grows to `max_model_len`. Rounded down.
+- **Typical**: requests that fit when lengths follow the workload on the left, while they grow during decode.
+- **Seats**: `max_num_seqs`, the most requests the scheduler runs at once.
+- **Block**: the unit in which the engine hands out KV cache. Requests hold whole blocks.
+- **13.4 (12.9-14.1)**: an estimate with its 80 % interval. A figure without one is exact for its inputs.
+
+The address bar holds every input: copy it, or use Share. Numbers take 8k (8,000) and 8K (8,192).
+"""
+STATES = {
+    "yes": (st.success, ":material/check_circle:"),
+    "marginal": (st.warning, ":material/warning:"),
+    "no": (st.error, ":material/cancel:"),
+}
+
+
+def name_of(plan: Plan) -> str:
+    """A plan in a few words."""
+    r = plan.resolved
+    gpus = f"{r.parallel.gpus} x {r.gpu.id if r.gpu else 'GPU'}"
+    return f"{short_model(r.spec.model_id)} on {gpus}, vLLM {r.release.asked}, {r.max_model_len:,} tokens"
+
+
+def head(inputs: PlanInputs, shown: Plan | None) -> None:
+    """Title, question, and at the top right share, download, help."""
+    left, right = st.columns([5, 3], vertical_alignment="bottom")
+    with left:
+        st.subheader("Plan", anchor=False)
+        st.caption("What will this model on these GPUs hold, and what stops it from holding more?")
+    with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        with st.popover("Share", icon=":material/share:"):
+            _share(inputs)
+        with st.popover("Download", icon=":material/download:"):
+            _downloads(shown)
+        with st.popover("Help", icon=":material/help:"):
+            st.markdown(HELP)
+
+
+def _share(inputs: PlanInputs) -> None:
+    values = inputs.link_values()
+    st.markdown("This link opens the same page with the same inputs, release included.")
+    st.code(link(st.context.url or "", values), language=None, wrap_lines=True)
+    if inputs.source in ("config.json", "Hub") and inputs.config_text and "plan_config" not in values:
+        st.warning(
+            "The config is too long for a link: the link leaves it out. Send the JSON download with it.",
+            icon=":material/warning:",
+        )
+
+
+def _downloads(shown: Plan | None) -> None:
+    if shown is None:
+        st.caption("There is no answer to download yet.")
+        return
+
+    def as_json() -> str:
+        found = {"scenario": shown.resolved.scenario.to_json(), **_answer(shown)}
+        return json.dumps(found, indent=2)
+
+    def as_csv() -> str:
+        return table_csv(flat({"scenario": shown.resolved.scenario.to_json(), **_answer(shown)}))
+
+    _download("JSON: scenario and answer", as_json, "waterline-plan.json", "application/json")
+    _download("CSV: one figure a line", as_csv, "waterline-plan.csv", "text/csv")
+    _download("Report: printable HTML", lambda: _report(shown), "waterline-plan.html", "text/html")
+
+
+def _report(plan: Plan) -> str:
+    from capacity.export.report import report_html
+
+    return report_html(plan)
+
+
+def _answer(plan: Plan) -> dict[str, Any]:
+    return answer(plan, fixes=fixes(plan) if plan.fit != "yes" else ())
+
+
+def _download(
+    label: str, data: Any, name: str, mime: str, *, key: str | None = None, small: bool = False
+) -> None:
+    st.download_button(
+        label,
+        data,
+        file_name=name,
+        mime=mime,
+        key=key or f"plan_download_{name}",
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary" if small else "secondary",
+        width="content" if small else "stretch",
+    )
+
+
+def problem(sentence: str, *, stale: bool) -> None:
+    """What was wrong with the input; what was typed stays where it is."""
+    tail = " Nothing you entered is lost." + (" Below is the last answer." if stale else "")
+    st.error(f"**Check the input.** {_plain(sentence)}{tail}", icon=":material/error:")
+
+
+def _plain(text: str) -> str:
+    for mark in ("\\", "`", "*", "_", "[", "]", "$", "#", "~", "<", ":"):
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+def answer_block(plan: Plan) -> None:
+    """The verdict, at most five figures, the bill, and what to change when it does not fit."""
+    show, icon = STATES[plan.fit]
+    sentence = verdict(plan)
+    word, _, rest = sentence.partition(". " if plan.fit == "yes" else ": ")
+    show(f"**{word}{'.' if plan.fit == 'yes' else ':'}** {_plain(rest)}", icon=icon)
+    _figures(plan)
+    bar = charts.memory_bar(plan)
+    if bar is None:
+        st.caption("No GPU is given: the KV memory is taken as you measured it, without a bill.")
+    else:
+        _chart(bar, "memory")
+    if plan.fit != "yes":
+        _fixes(plan)
+
+
+def _figures(plan: Plan) -> None:
+    counted, pool, r = plan.concurrency, plan.pool, plan.resolved
+    stage = pool.stage if pool else 0
+    usual = counted.typical
+    per = " per replica" if r.parallel.data > 1 else ""
+    one, two, three, four, five = st.columns([1, 1, 1, 1, 1], gap="small")
+
+    def figure(place: Any, label: str, value: str, beside: str, hint: str) -> None:
+        place.metric(
+            label,
+            value,
+            beside or None,
+            delta_color="off",
+            delta_arrow="off",
+            help=hint,
+            border=True,
+            height="stretch",
+        )
+
+    figure(
+        one,
+        f"Guaranteed{per}",
+        count(counted.guaranteed),
+        between(counted.low, counted.high, count) or "requests",
+        f"Whole requests that fit when each grows to max_model_len ({r.max_model_len:,} tokens), with the memory's interval.",
+    )
+    figure(
+        two,
+        f"Typical{per}",
+        count(usual.mean) if usual else UNKNOWN,
+        f"{count(usual.safe)} at p{usual.percentile:g}" if usual else "no lengths given",
+        "Requests in flight for the workload's lengths when the pool is full on average; beside it the number that "
+        "holds at the safe percentile. Give prompt and output tokens on the left."
+        + (f" Seats allow {counted.seats:,}." if usual else ""),
+    )
+    figure(
+        three,
+        "KV tokens",
+        count(pool.tokens_logged) if pool else UNKNOWN,
+        f"{count(plan.bytes_per_token_per_gpu / 1024)} KiB per token and GPU",
+        "Tokens that the engine logs as GPU KV cache size at start-up.",
+    )
+    figure(
+        four,
+        "KV blocks",
+        count(pool.num_blocks) if pool else UNKNOWN,
+        f"{count(pool.blocks_per_max_request)} per full request" if pool else "",
+        f"Blocks in the pool, of {plan.layout.block_size} tokens each; the engine keeps one for itself.",
+    )
+    figure(
+        five,
+        "KV cache per GPU",
+        f"{gib(plan.kv_bytes[stage] / GIB)} GiB",
+        between(plan.kv_low_bytes[stage] / GIB, plan.kv_high_bytes[stage] / GIB, gib) or "as measured",
+        "Memory left for KV cache on the GPU that has the least, with its 80 % interval.",
+    )
+
+
+def _fixes(plan: Plan) -> None:
+    found = fixes(plan)
+    st.markdown("**What to change**, smallest effect on the deployment first. Each line was computed.")
+    if not found:
+        st.markdown("No single change makes it fit: take a GPU with more memory or a smaller model.")
+        return
+    for index, fix in enumerate(found):
+        action, holds, button = st.columns([6, 2, 1], gap="small", vertical_alignment="center", wrap=False)
+        action.markdown(f"{index + 1}. {_plain(first_upper(fix['action']))}")
+        holds.markdown(f"holds **{count(fix['guaranteed'])}**, logs {fix['max_concurrency']:.2f}x")
+        button.button(
+            "Apply", key=f"plan_fix_{index}", on_click=apply, args=(fix["changes"],), type="tertiary"
+        )
+    rows = [
+        {
+            "action": fix["action"],
+            "changes": json.dumps(fix["changes"]),
+            "guaranteed": fix["guaranteed"],
+            "max_concurrency": fix["max_concurrency"],
+        }
+        for fix in found
+    ]
+    _download("CSV", table_csv(rows), "fixes.csv", "text/csv", small=True)
+
+
+def details(plan: Plan) -> None:
+    """Everything else, one tab at a time; the open tab is part of the link."""
+    for text in plan.warnings:
+        st.caption(f":material/info: {_plain(first_upper(text))}")
+    tabs = st.tabs(TABS, key="plan_tab", on_change="rerun", bind="query-params")
+    drawers = (_length, _allocation, _engine, _textbook, _explanation, _assumptions, _weights)
+    for tab, draw in zip(tabs, drawers, strict=True):
+        if tab.open:
+            with tab:
+                draw(plan)
+
+
+def _chart(chart: Chart, key: str) -> None:
+    left, right = st.columns([12, 1], vertical_alignment="center", wrap=False)
+    left.markdown(f"**{_plain(chart.title)}**")
+    with right, st.container(horizontal=True, horizontal_alignment="right"):
+        _download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", small=True)
+    st.plotly_chart(
+        chart.figure,
+        key=f"plan_chart_{key}",
+        config={"displayModeBar": False, "responsive": True},
+        alt=chart.alt,
+    )
+
+
+def _rows(rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    st.table(
+        [{key: value for key, value in row.items()} for row in rows], hide_index=True, border="horizontal"
+    )
+    _download("CSV", table_csv(rows), f"{name}.csv", "text/csv", small=True)
+
+
+def _length(plan: Plan) -> None:
+    _chart(charts.concurrency_curve(plan, length_points(plan)), "length")
+    st.caption(
+        "The line is the engine's own figure, the band carries the memory's interval, dotted is the textbook."
+    )
+
+
+def _allocation(plan: Plan) -> None:
+    parts = charts.allocation(plan), charts.block_sizes(plan)
+    if parts[0] is None or parts[1] is None:
+        st.info(
+            "Give prompt and output tokens under Workload to compare allocations.",
+            icon=":material/arrow_back:",
+        )
+        return
+    _chart(parts[0], "allocation")
+    _chart(parts[1], "block-sizes")
+
+
+def _engine(plan: Plan) -> None:
+    st.markdown(f"**vLLM {plan.resolved.release.asked} will log at start-up**")
+    lines = plan.pool.log_lines if plan.pool else ()
+    st.code("\n".join(lines) or "nothing: the engine stops before", language=None, wrap_lines=True)
+    if plan.pool is not None and plan.pool.refusal:
+        st.caption(f"Then it stops: {_plain(plan.pool.refusal)}.")
+    st.markdown("**Start it with**")
+    st.code(serve_command(plan), language="bash", wrap_lines=True)
+
+
+def _textbook(plan: Plan) -> None:
+    book = plan.textbook
+    found = steps(plan)
+    chart = charts.textbook_walk(found)
+    if chart is None:
+        st.info("Give a GPU to compare with the textbook: it needs the memory.", icon=":material/arrow_back:")
+        return
+    _chart(chart, "textbook")
+    st.caption(
+        f"Textbook: 2 x bytes x layers x KV heads x head dim = {book.bytes_per_token:,} B per token, "
+        f"{gib(book.kv_gib_per_request)} GiB per request of {plan.resolved.max_model_len:,} tokens."
+    )
+    _rows(
+        [{"step": s.name, "what changes": s.detail, "requests": f"{s.requests:,.2f}"} for s in found],
+        "textbook-steps",
+    )
+
+
+def _explanation(plan: Plan) -> None:
+    found = explain(plan)
+    _rows(
+        [
+            {
+                "quantity": e.name,
+                "equation": e.formula,
+                "with the values put in": e.values,
+                "result": e.result,
+            }
+            for e in found
+        ],
+        "equations",
+    )
+
+
+def _assumptions(plan: Plan) -> None:
+    st.markdown("**Not given, so taken by the engine's rules**")
+    rows = [{"input": a.key, "value": a.value, "source": a.source} for a in plan.assumptions]
+    if rows:
+        _rows(rows, "assumptions")
+    else:
+        st.caption("Nothing: every input was given.")
+    if plan.bill is not None:
+        st.markdown("**Where the bill's terms come from**")
+        _rows(
+            [
+                {
+                    "term": charts.TERM_NAMES.get(term.name, term.name),
+                    "GiB": gib(term.bytes / GIB),
+                    "interval": between(term.low_bytes / GIB, term.high_bytes / GIB, gib) or UNKNOWN,
+                    "basis": term.basis,
+                    "source": term.source,
+                }
+                for term in (*plan.bill.terms, plan.bill.kv_cache)
+            ],
+            "terms",
+        )
+    for note in plan.resolved.spec.notes:
+        st.caption(f":material/info: {_plain(first_upper(note))}")
+
+
+def _weights(plan: Plan) -> None:
+    _chart(charts.weight_parts(plan), "weights")
+    worst = plan.weights.worst
+    st.caption(
+        f"Sharded: split over the ranks. Replicated: kept whole on each. Padded: added by alignment "
+        f"({percent(worst.padded / worst.total if worst.total else None)}). Source: {_plain(plan.weights.source)}."
+    )
