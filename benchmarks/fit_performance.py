@@ -10,6 +10,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -84,12 +85,7 @@ def build_table(chosen: Sequence[Point]) -> Table:
         work = step_work(spec, resolve_weight_format(point.weight_format, spec), auto)
         layout = Layout(tensor=point.tensor, data=point.data, experts_whole=point.experts_whole, link_domain=link_domain(gpu))
         prompt = np.array([point.prompt_tokens])
-        # launch arguments are not published: the cache is taken as generous as these runs set it (8 bit, 95 %)
-        small = step_work(spec, resolve_weight_format(point.weight_format, spec), resolve_kv_format("fp8"))
-        held = room(small if work.precision != "bf16" else work, layout, memory_gib=gpu.memory_gib or 1e9, utilization=0.95).requests(
-            point.prompt_tokens + point.output_tokens / 2
-        )
-        running = min(point.concurrency, max(held, 1.0) * point.data)
+        running = min(point.concurrency, generous_limit(point))
         limited.append(running < point.concurrency)
         terms = step_terms(work, devices([gpu]), layout, concurrency=np.array([running]),
                            prompt_tokens=prompt, output_tokens=np.array([point.output_tokens]))  # fmt: skip
@@ -114,6 +110,20 @@ def build_table(chosen: Sequence[Point]) -> Table:
         targets={"step": np.array([p.tpot_s for p in chosen]), "first_token": np.array([p.ttft_s or np.nan for p in chosen])},
         keys=keys, read_bound_s=np.array(bounds), floor_s=np.array(floors), textbook_s=np.array(textbook), moe=np.array(moe), limited=np.array(limited),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def generous_limit(point: Point) -> float:
+    """Requests that the cache holds. Launch arguments are not published, so it is taken as generous as such runs set it:
+    8-bit cache for 8- and 4-bit weights, 95 % of memory."""
+    spec, gpu = model_spec(point.model), find_gpu(point.gpu)
+    fmt = resolve_weight_format(point.weight_format, spec)
+    work = step_work(spec, fmt, resolve_kv_format("auto"))
+    if work.precision != "bf16":
+        work = step_work(spec, fmt, resolve_kv_format("fp8"))
+    layout = Layout(tensor=point.tensor, data=point.data, experts_whole=point.experts_whole)
+    held = room(work, layout, memory_gib=gpu.memory_gib or 1e9, utilization=0.95).requests(point.prompt_tokens + point.output_tokens / 2)
+    return max(held, 1.0) * point.data
 
 
 def fit_terms(terms: Array, target: Array, prior: Array, nu: float, *, iterations: int = 30) -> Array:

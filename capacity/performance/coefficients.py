@@ -63,6 +63,7 @@ def model_shape(work: StepWork) -> str:
     """Models of one shape share coefficients, whatever their name (DeepSeek-V3 and R1, Llama-3 and 3.1).
 
     >>> from capacity.catalog import model_spec
+    >>> from capacity.performance.work import step_work
     >>> from capacity.precision import resolve_kv_format, resolve_weight_format
     >>> spec = model_spec("deepseek-ai/DeepSeek-R1")
     >>> model_shape(step_work(spec, resolve_weight_format("fp8", spec), resolve_kv_format("auto")))
@@ -94,13 +95,14 @@ class Coefficients:
         self.corrections = dict(corrections)
         self.spreads = dict(spreads)
         self._chains: dict[tuple[str, ...], Chain] = {}
-        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for quantity, level, key in corrections:
+        self._known: dict[tuple[str, ...], tuple[tuple[str, int], ...]] = {}
+        for (quantity, level, key), correction in corrections.items():
             if level == "gpu":
-                self._known[(quantity, *key[:3])] = (*self._known.get((quantity, *key[:3]), ()), key[3])
+                place = (quantity, *key[:3])
+                self._known[place] = (*self._known.get(place, ()), (key[3], correction.rows))
 
-    def known_gpus(self, quantity: str, engine: str, shape: str, precision: str) -> tuple[str, ...]:
-        """GPUs with corrections of their own for this engine, model and precision."""
+    def known_gpus(self, quantity: str, engine: str, shape: str, precision: str) -> tuple[tuple[str, int], ...]:
+        """(GPU, rows) with corrections of their own for this engine, model and precision."""
         return self._known.get((quantity, engine, shape, precision), ())
 
     def chain(self, quantity: str, *, engine: str, shape: str, precision: str, gpu: Gpu, release: str) -> Chain:
@@ -156,7 +158,7 @@ class Coefficients:
         return np.clip((np.maximum(running, 1.0) / 16.0) ** exponent, 0.5, 3.0)
 
     def _gpu_seen(self, quantity: str, engine: str, gpu: Gpu) -> bool:
-        return any(gpu.id in ids and key[:2] == (quantity, engine) for key, ids in self._known.items())
+        return any(gpu.id in dict(ids) and key[:2] == (quantity, engine) for key, ids in self._known.items())
 
 
 def load_factor(concurrency: float, exponent: float) -> float:

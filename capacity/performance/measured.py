@@ -23,7 +23,7 @@ MIDDLE = 16.0
 MOST_POINTS = 64
 HALF_80 = 1.2816
 # Curves err in jumps more than a smooth process says; this factor brings the band back to 80 % on split curves.
-BAND_SCALE = 1.0
+BAND_SCALE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,47 +98,91 @@ def engine_key(engine: str, release: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """A GPU and the measured ones it compares with: rows of ``devices`` and which of them bound it."""
+    """A GPU (row 0 of ``devices``) and the measured ones it compares with.
+
+    ``chain``: rows of measured GPUs, each faster than the one before in every respect; ``slower``, ``faster``: places in
+    ``chain`` that bound a GPU outside it; ``place``: its own place when it is part of the chain.
+    """
 
     devices: Devices
     ids: tuple[str, ...]
-    slower: NDArray[np.bool_]
-    faster: NDArray[np.bool_]
+    chain: tuple[int, ...]
+    place: int | None
+    slower: tuple[int, ...]
+    faster: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
-def _peers(gpu: Gpu, others: tuple[str, ...], dense: tuple[str, ...], expert: tuple[str, ...], linked: bool) -> _Peers:
-    rows = [gpu, *(gpus()[other] for other in others if other != gpu.id and other in gpus())]
+def _peers(
+    gpu: Gpu, others: tuple[tuple[str, int], ...], dense: tuple[str, ...], expert: tuple[str, ...], linked: bool
+) -> _Peers:
+    """``others``: (id, rows) of the GPUs measured with this engine, model and precision."""
+    names = [name for name, _ in sorted(others, key=lambda item: -item[1]) if name != gpu.id and name in gpus()]
+    rows = [gpu, *(gpus()[name] for name in names)]
     table = devices(rows)
     marks = [table.bandwidth, table.bf16, table.peak(dense), table.peak(expert)] + ([table.link] if linked else [])
     columns = np.hstack(marks)
-    slower = (columns <= columns[0]).all(1)
-    faster = (columns >= columns[0]).all(1) & ~slower
-    slower[0] = False
-    keep = slower | faster
-    keep[0] = True
-    kept = [row for row, use in zip(rows, keep, strict=True) if use]
-    return _Peers(devices(kept), tuple(row.id for row in kept), slower[keep], faster[keep])
+
+    def at_least(i: int, j: int) -> bool:
+        return bool((columns[i] >= columns[j]).all())
+
+    measured = [0, *range(1, len(rows))] if gpu.id in dict(others) else list(range(1, len(rows)))
+    measured.sort(key=lambda i: -dict(others)[rows[i].id])
+    chain: list[int] = []
+    for i in measured:  # the best-measured first; one that cannot be ordered among them stays out
+        if all(at_least(i, j) or at_least(j, i) for j in chain):
+            chain.append(i)
+    chain.sort(key=lambda i: tuple(columns[i]))
+    place = chain.index(0) if 0 in chain else None
+    slower = tuple(k for k, i in enumerate(chain) if i != 0 and at_least(0, i))
+    faster = tuple(k for k, i in enumerate(chain) if i != 0 and at_least(i, 0) and not at_least(0, i))
+    kept = sorted({0, *chain})
+    again = {old: new for new, old in enumerate(kept)}
+    return _Peers(
+        devices([rows[i] for i in kept]), tuple(rows[i].id for i in kept), tuple(again[i] for i in chain), place, slower, faster
+    )
 
 
-def _seconds(
-    quantity: str, values: Array, deployment: Deployment, peers: _Peers, shipped: Coefficients, known: bool
-) -> Array:
-    """Seconds per point, held between the measured GPUs that are slower and faster in every respect."""
+def _ordered(seconds: Array, weights: Array) -> Array:
+    """The nearest rows (weighted, in the logarithm) that never rise from one row to the next.
+
+    >>> np.exp(_ordered(np.log([[4.0], [1.0], [2.0]]), np.array([1.0, 1.0, 1.0]))).round(3).ravel().tolist()
+    [4.0, 1.414, 1.414]
+    """
+    count = len(seconds)
+    if count == 1 or bool((np.diff(seconds, axis=0) <= 0).all()):
+        return seconds
+    sums = np.concatenate([np.zeros((1, seconds.shape[1])), np.cumsum(seconds * weights[:, None], 0)])
+    total = np.concatenate([[0.0], np.cumsum(weights)])
+    found = np.empty_like(seconds)
+    for j in range(count):
+        means = [[(sums[b + 1] - sums[a]) / (total[b + 1] - total[a]) for b in range(j, count)] for a in range(j + 1)]
+        found[j] = np.min([np.max(row, axis=0) for row in means], axis=0)
+    return found
+
+
+def _seconds(quantity: str, values: Array, deployment: Deployment, peers: _Peers, shipped: Coefficients) -> Array:
+    """Seconds per point: a faster GPU never takes longer than a slower one, measured or not."""
     work, engine = deployment.work, engine_key(deployment.engine, deployment.release)
     shape, release = model_shape(work), release_key(deployment.release)
-    factors = np.array([
-        shipped.chain(quantity, engine=engine, shape=shape, precision=work.precision, gpu=gpus()[name] if row else deployment.gpu,
-                      release=release).factors
+    chains = [
+        shipped.chain(quantity, engine=engine, shape=shape, precision=work.precision,
+                      gpu=gpus()[name] if row else deployment.gpu, release=release)
         for row, name in enumerate(peers.ids)
-    ])  # fmt: skip
-    all_s = np.einsum("tdp,dt->dp", values, factors)
-    own: Array = all_s[0]
-    if not known and peers.faster.any():
-        own = np.maximum(own, all_s[peers.faster].max(0))
-    if peers.slower.any():
-        own = np.minimum(own, all_s[peers.slower].min(0))
-    return own
+    ]  # fmt: skip
+    all_s = np.einsum("tdp,dt->dp", values, np.array([c.factors for c in chains]))
+    if not peers.chain or peers.chain == (0,):
+        return np.asarray(all_s[0])
+    order = list(peers.chain)
+    fixed = np.exp(_ordered(np.log(all_s[order]), np.array([max(chains[i].rows, 1.0) for i in order])))
+    if peers.place is not None:
+        return np.asarray(fixed[peers.place])
+    own = all_s[0]
+    if peers.faster:
+        own = np.maximum(own, fixed[list(peers.faster)].max(0))
+    if peers.slower:
+        own = np.minimum(own, fixed[list(peers.slower)].min(0))
+    return np.asarray(own)
 
 
 def step_seconds(
@@ -158,14 +202,13 @@ def step_seconds(
     engine, shape = engine_key(deployment.engine, deployment.release), model_shape(work)
     others = shipped.known_gpus("step", engine, shape, work.precision)
     peers = _peers(deployment.gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
-    known = deployment.gpu.id in others
     terms = step_terms(
         work, peers.devices, layout, concurrency=concurrency, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
         cached_tokens=deployment.cached_tokens, step_tokens=1.0 + deployment.speculative_tokens,
     )  # fmt: skip
-    step = np.maximum(_seconds("step", terms.values, deployment, peers, shipped, known), terms.floor_s[0])
+    step = np.maximum(_seconds("step", terms.values, deployment, peers, shipped), terms.floor_s[0])
     first_values = first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens)
-    first = _seconds("first_token", first_values, deployment, peers, shipped, known)
+    first = _seconds("first_token", first_values, deployment, peers, shipped)
     floor = terms.prefill_matmul[0] + terms.prefill_attention[0]
     return step, np.maximum(first, floor), terms
 
