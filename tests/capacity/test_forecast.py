@@ -1,0 +1,88 @@
+"""Time to full: the published case, exact ramps, and everything that must be refused with a reason."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capacity.errors import CapacityError
+from capacity.forecast import time_to_full
+
+C131 = ([0, 10, 20, 30, 40, 50], [0.912, 0.916, 0.919, 0.924, 0.928, 0.932])
+
+
+def test_c131_creep_from_91_percent() -> None:
+    found = time_to_full(*C131, inflow_tokens_per_s=240)
+    assert found.expected_s == pytest.approx(170, rel=0.05)
+    assert found.low_s < 170 < found.high_s
+    assert found.pool_tokens == pytest.approx(600_000, rel=0.03)
+
+
+@given(st.floats(0.05, 0.8), st.floats(0.0005, 0.004), st.integers(6, 40))
+def test_a_straight_ramp_is_forecast_exactly(start: float, slope: float, points: int) -> None:
+    times = [2.0 * i for i in range(points)]
+    usage = [start + slope * t for t in times]
+    if usage[-1] >= 0.99:
+        return
+    found = time_to_full(times, usage)
+    assert found.expected_s == pytest.approx((1 - usage[-1]) / slope, rel=1e-3)
+    assert found.low_s <= found.expected_s <= found.high_s
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_interval_usually_holds_the_truth(seed: int) -> None:
+    rng = random.Random(seed)
+    held = 0
+    for _ in range(50):
+        times = [5.0 * i for i in range(20)]
+        usage = [0.5 + 0.002 * t + rng.gauss(0, 0.01) for t in times]
+        truth = (1 - (0.5 + 0.002 * times[-1])) / 0.002
+        found = time_to_full(times, usage)
+        held += found.low_s is not None and found.low_s * 0.9 <= truth <= found.high_s * 1.1
+    assert held >= 42
+
+
+@pytest.mark.parametrize(
+    ("times", "usage", "words"),
+    [
+        ([0, 5], [0.5, 0.6], "too few"),
+        ([], [], "too few"),
+        ([0, 1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4, 0.5], "too few"),
+        ([0, 5, 10, 15, 20, 25], [None] * 6, "too few"),
+        ([0, 10, 20, 30, 40, 50], [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], "falling"),
+        ([0, 10, 20, 30, 40, 50], [0.5] * 6, "not rising"),
+        ([0, 10, 20, 30, 40, 50], [0.2, 0.9, 0.1, 0.8, 0.3, 0.9], "noisy"),
+        ([0, 10, 5, 30, 40, 50], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "order"),
+        ([0, 10, 20, 30, 40, 50], [0.10001 + 0.0000001 * i for i in range(6)], "24 h"),
+    ],
+)
+def test_refused_with_a_reason(times: list[float], usage: list[float | None], words: str) -> None:
+    found = time_to_full(times, usage)
+    assert found.expected_s is None and found.low_s is None and found.high_s is None
+    assert words in found.reason
+
+
+def test_full_is_full_now() -> None:
+    found = time_to_full([0, 10, 20, 30, 40], [0.8, 0.9, 1.0, 1.0, 1.0])
+    assert found.expected_s == 0.0 and found.reason == "full now"
+
+
+def test_unknown_usages_are_left_out() -> None:
+    times, usage = C131
+    found = time_to_full([*times, 60], [*usage, math.nan])
+    assert found.points == 6
+    with pytest.raises(CapacityError):
+        time_to_full([0, 1], [0.5])
+
+
+def test_inflow_bounds_the_fast_end() -> None:
+    times = [5.0 * i for i in range(10)]
+    usage = [0.5 + 0.001 * t + (0.004 if i % 2 else -0.004) for i, t in enumerate(times)]
+    free = time_to_full(times, usage)
+    bound = time_to_full(times, usage, inflow_tokens_per_s=1_000, capacity_tokens=1_000_000)
+    assert bound.low_s >= free.low_s
+    assert bound.low_s <= bound.expected_s <= bound.high_s
