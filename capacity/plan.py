@@ -143,7 +143,7 @@ def plan(scenario: Scenario) -> Plan:
         minimum = round(bills.bills[pool.stage].non_kv_bytes) + (need + 1) * grouping.bytes_per_block(
             stages[pool.stage]
         )
-    warnings.extend(_warnings(r, caches, pool, counted, given is not None))
+    warnings.extend(_warnings(r, caches, grouping, pool, counted, given is not None))
     weights = bills.weights if bills is not None else _weights(r)
     return Plan(
         resolved=r,
@@ -383,11 +383,13 @@ def _fragmentation(r: Resolved, grouping: Grouping, inputs: PoolInputs, pool: Po
     )
 
 
-def _warnings(r: Resolved, caches: CacheLayout, pool: Pool, counted: Concurrency, given: bool) -> list[str]:
+def _warnings(
+    r: Resolved, caches: CacheLayout, grouping: Grouping, pool: Pool, counted: Concurrency, given: bool
+) -> list[str]:
     s, out = r.scenario, list(caches.notes)
     if r.spec.upper_bound:
         out.append("planned as an upper bound on KV bytes: every layer is taken as full attention")
-    if len(dict.fromkeys(caches.layers)) > 1 and r.hybrid_manager:
+    if not grouping.uniform:
         out.append(
             f"the logged token count holds for max_model_len {r.max_model_len:,} only: layers of several kinds share "
             "the pool, so bytes per token change with length"
@@ -412,7 +414,7 @@ def _warnings(r: Resolved, caches: CacheLayout, pool: Pool, counted: Concurrency
     if s.kv_offloading_size_gib:
         per_rank = s.kv_offloading_size_gib / r.parallel.tensor
         hybrid = ""
-        if len(dict.fromkeys(caches.layers)) > 1:
+        if not grouping.uniform:
             hybrid = f"; models with several kinds of layers have used up to {s.kv_offloading_size_gib * 1.92:.0f} GiB"
         out.append(
             f"the offload tier of {s.kv_offloading_size_gib:g} GiB in all ({per_rank:g} per rank) keeps prefixes longer; "
