@@ -1,0 +1,118 @@
+"""From a scenario to a deployment that the performance model understands: work, layout, and the limits of the plan.
+
+Source: plan.py for what fits (its pool at the workload's lengths, and the seats). Left out: speed itself (predict.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from capacity.errors import CapacityError
+from capacity.kv_cache.pool import blocks_of_lengths
+from capacity.performance.layout import Layout, link_domain
+from capacity.performance.predict import Deployment
+from capacity.performance.work import step_work
+from capacity.plan import Plan, plan
+from capacity.scenario import Scenario
+
+WORKLOAD_KEYS = ("prompt_tokens", "output_tokens", "shared_prefix_tokens", "safe_percentile")
+PROGRESS = (np.arange(8) + 0.5) / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A deployment with the plan behind it and what had to be assumed to get there."""
+
+    deployment: Deployment
+    plan: Plan
+    prompt_tokens: float
+    output_tokens: float
+    kv_requests: float
+    seats: float
+    notes: tuple[str, ...]
+
+
+def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
+    """The deployment of ``scenario`` at its mean lengths. Raises CapacityError where it does not fit."""
+    prompt, output = _length(scenario, "prompt_tokens"), _length(scenario, "output_tokens")
+    if output < 1:
+        raise CapacityError("output_tokens is 0; expected at least 1 for a time per output token", field="output_tokens")
+    if scenario.gpu is None:
+        raise CapacityError("gpu is missing; a speed needs a known accelerator such as h100-sxm", field="gpu")
+    asked = {key: value for key, value in scenario.to_json().items() if key not in WORKLOAD_KEYS}
+    asked.setdefault("max_model_len", 1 << max(9, int(np.ceil(np.log2(prompt + output)))))
+    found, notes = _plan(json.dumps(asked, sort_keys=True), scenario.max_model_len is not None)
+    r = found.resolved
+    if prompt + output > r.max_model_len:
+        raise CapacityError(
+            f"prompt_tokens plus output_tokens is {prompt + output:,.0f}; expected at most max_model_len {r.max_model_len:,}",
+            field="prompt_tokens",
+        )
+    if found.fit == "no" or found.pool is None:
+        raise CapacityError(f"does not fit: {found.reason or 'no KV cache is left'}", field="gpu")
+    assert r.gpu is not None
+    work = step_work(r.spec, r.weight_format, r.kv_format)
+    layout = Layout(
+        tensor=r.parallel.tensor, pipeline=r.parallel.pipeline, data=r.parallel.data, experts_whole=r.parallel.expert,
+        link_domain=link_domain(r.gpu),
+    )  # fmt: skip
+    shared = min(float(scenario.shared_prefix_tokens), max(prompt - 1.0, 0.0)) if r.prefix_caching else 0.0
+    held = blocks_of_lengths(found.grouping, np.ceil(prompt + output * PROGRESS), found.inputs, r.release.kv)
+    block = found.grouping.groups[0].cache.block_size
+    once = shared // block * sum(group.cache.plans_as_full for group in found.grouping.groups)
+    usable = max(0, found.pool.num_blocks - 1)
+    kv_requests = max(usable - once, 0.0) / max(float(held.mean()) - once, 1.0) * layout.data
+    given_seats = scenario.max_num_seqs is not None or scenario.engine == "vllm"
+    seats = float(r.max_num_seqs * layout.data) if given_seats else float("inf")
+    deployment = Deployment(
+        work=work, gpu=r.gpu, layout=layout, engine=scenario.engine, release=scenario.engine_version,
+        most_running=min(kv_requests, seats), limited_by="KV-bound" if kv_requests <= seats else "seat-bound",
+        cached_tokens=shared, speculative_tokens=scenario.num_speculative_tokens, acceptance=acceptance,
+    )  # fmt: skip
+    return Planned(deployment=deployment, plan=found, prompt_tokens=prompt, output_tokens=output, kv_requests=kv_requests,
+                   seats=seats, notes=notes)  # fmt: skip
+
+
+def _length(scenario: Scenario, key: str) -> float:
+    value = getattr(scenario, key)
+    if value is None:
+        raise CapacityError(f"{key} is missing; expected a mean length in tokens", field=key)
+    return float(value.mean)
+
+
+@lru_cache(maxsize=2048)
+def _plan(text: str, own_length: bool) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of a scenario without its workload. Releases that the planner does not know plan as the newest."""
+    raw = json.loads(text)
+    scenario = Scenario.parse(raw)
+    notes: list[str] = []
+    release = scenario.engine_version
+    if release is not None and scenario.engine != "vllm":
+        scenario = replace(scenario, engine_version=None)
+    try:
+        return _fitting(scenario, own_length), tuple(notes)
+    except CapacityError as error:
+        if error.field != "engine_version" or not _plausible(release):
+            raise
+        notes.append(f"memory is planned with the newest known rules: {error}")
+        return _fitting(replace(scenario, engine_version=None), own_length), tuple(notes)
+
+
+def _fitting(scenario: Scenario, own_length: bool) -> Plan:
+    """With no max_model_len given, the model's own limit may be shorter than the power of two that was tried."""
+    try:
+        return plan(scenario)
+    except CapacityError as error:
+        if error.field != "max_model_len" or own_length:
+            raise
+        return plan(replace(scenario, max_model_len=None))
+
+
+def _plausible(release: str | None) -> bool:
+    """A release name that is only unknown (0.6.3, nightly-5b8c), not nonsense."""
+    text = (release or "").strip().lower().removeprefix("v")
+    return text[:1].isdigit() or text.startswith(("nightly", "dev", "main"))
