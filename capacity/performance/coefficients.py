@@ -83,7 +83,7 @@ def release_key(text: str | None) -> str:
 
 
 class Coefficients:
-    """Terms and corrections of both quantities ("step", "first_token")."""
+    """Terms and corrections of both quantities ("step", "first_token"). ``kept`` is a cache that predict.py fills."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Coefficients:
         self.corrections = dict(corrections)
         self.spreads = dict(spreads)
         self._chains: dict[tuple[str, ...], Chain] = {}
+        self.kept: dict[object, object] = {}
         self._known: dict[tuple[str, ...], tuple[tuple[str, int], ...]] = {}
         for (quantity, level, key), correction in corrections.items():
             if level == "gpu":

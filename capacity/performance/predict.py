@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from capacity.errors import CapacityError
 from capacity.hardware import Gpu, gpus
-from capacity.performance.coefficients import Coefficients, coefficients, model_shape, release_key
+from capacity.performance.coefficients import Chain, Coefficients, coefficients, model_shape, release_key
 from capacity.performance.layout import Devices, Layout, devices
 from capacity.performance.measured import MeasuredPoint, correction
 from capacity.performance.terms import StepTerms, first_token_terms, step_terms
@@ -161,20 +161,49 @@ def _ordered(seconds: Array, weights: Array) -> Array:
     return found
 
 
-def _seconds(quantity: str, values: Array, deployment: Deployment, peers: _Peers, shipped: Coefficients) -> Array:
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What stays the same over the operating points of a deployment: peers, their factors, the own chains."""
+
+    peers: _Peers
+    factors: dict[str, Array]
+    weights: Array
+    chains: dict[str, Chain]
+
+
+def _prepare(deployment: Deployment, shipped: Coefficients) -> _Prepared:
+    work, gpu, layout = deployment.work, deployment.gpu, deployment.layout
+    key = (work, gpu, layout.gpus > 1, deployment.engine, deployment.release)
+    found = shipped.kept.get(key)
+    if found is None:
+        engine, shape, release = engine_key(deployment.engine, deployment.release), model_shape(work), release_key(deployment.release)
+        others = shipped.known_gpus("step", engine, shape, work.precision)
+        peers = _peers(gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
+        chains = {
+            q: [
+                shipped.chain(q, engine=engine, shape=shape, precision=work.precision, gpu=gpus()[name] if row else gpu, release=release)
+                for row, name in enumerate(peers.ids)
+            ]
+            for q in ("step", "first_token")
+        }
+        found = _Prepared(
+            peers, {q: np.array([c.factors for c in rows]) for q, rows in chains.items()},
+            np.array([max(chains["step"][i].rows, 1.0) for i in peers.chain]), {q: rows[0] for q, rows in chains.items()},
+        )  # fmt: skip
+        if len(shipped.kept) > 20_000:
+            shipped.kept.clear()
+        shipped.kept[key] = found
+    assert isinstance(found, _Prepared)
+    return found
+
+
+def _seconds(quantity: str, values: Array, prepared: _Prepared) -> Array:
     """Seconds per point: a faster GPU never takes longer than a slower one, measured or not."""
-    work, engine = deployment.work, engine_key(deployment.engine, deployment.release)
-    shape, release = model_shape(work), release_key(deployment.release)
-    chains = [
-        shipped.chain(quantity, engine=engine, shape=shape, precision=work.precision,
-                      gpu=gpus()[name] if row else deployment.gpu, release=release)
-        for row, name in enumerate(peers.ids)
-    ]  # fmt: skip
-    all_s = np.einsum("tdp,dt->dp", values, np.array([c.factors for c in chains]))
+    peers = prepared.peers
+    all_s = np.einsum("tdp,dt->dp", values, prepared.factors[quantity])
     if not peers.chain or peers.chain == (0,):
         return np.asarray(all_s[0])
-    order = list(peers.chain)
-    fixed = np.exp(_ordered(np.log(all_s[order]), np.array([max(chains[i].rows, 1.0) for i in order])))
+    fixed = np.exp(_ordered(np.log(all_s[list(peers.chain)]), prepared.weights))
     if peers.place is not None:
         return np.asarray(fixed[peers.place])
     own = all_s[0]
@@ -195,22 +224,16 @@ def step_seconds(
 ) -> tuple[Array, Array, StepTerms]:
     """(seconds per decode step, seconds to the first token after a seat is free, terms) at running ``concurrency``.
 
-    Never below the physical floor of the step.
+    Never below the physical floor of the step. The three arrays broadcast to (points,).
     """
-    shipped = shipped or coefficients()
-    work, layout = deployment.work, deployment.layout
-    engine, shape = engine_key(deployment.engine, deployment.release), model_shape(work)
-    others = shipped.known_gpus("step", engine, shape, work.precision)
-    peers = _peers(deployment.gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
+    prepared = _prepare(deployment, shipped or coefficients())
     terms = step_terms(
-        work, peers.devices, layout, concurrency=concurrency, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-        cached_tokens=deployment.cached_tokens, step_tokens=1.0 + deployment.speculative_tokens,
+        deployment.work, prepared.peers.devices, deployment.layout, concurrency=concurrency, prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens, cached_tokens=deployment.cached_tokens, step_tokens=1.0 + deployment.speculative_tokens,
     )  # fmt: skip
-    step = np.maximum(_seconds("step", terms.values, deployment, peers, shipped), terms.floor_s[0])
-    first_values = first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens)
-    first = _seconds("first_token", first_values, deployment, peers, shipped)
-    floor = terms.prefill_matmul[0] + terms.prefill_attention[0]
-    return step, np.maximum(first, floor), terms
+    step = np.maximum(_seconds("step", terms.values, prepared), terms.floor_s[0])
+    first = _seconds("first_token", first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens), prepared)
+    return step, np.maximum(first, terms.prefill_matmul[0] + terms.prefill_attention[0]), terms
 
 
 def accepted_per_step(tokens: int, acceptance: float | None) -> float:
@@ -249,11 +272,7 @@ def forecast(
     prompt, output = np.full(1, float(prompt_tokens)), np.full(1, max(float(output_tokens), 1.0))
     step, first, terms = step_seconds(deployment, running, prompt, output, shipped=shipped)
     per_step = accepted_per_step(deployment.speculative_tokens, deployment.acceptance)
-    chain = {
-        q: shipped.chain(q, engine=engine_key(deployment.engine, deployment.release), shape=model_shape(deployment.work),
-                         precision=deployment.work.precision, gpu=deployment.gpu, release=release_key(deployment.release))
-        for q in ("step", "first_token")
-    }  # fmt: skip
+    chain = _prepare(deployment, shipped).chains
     wider, reasons, warnings = _extrapolation(deployment, chain["step"].reasons, float(running.max()), float(prompt_tokens + output_tokens),
                                               chain["step"].largest_concurrency, chain["step"].rows)  # fmt: skip
     half = {q: np.minimum(WIDEST, c.spread * wider * shipped.load_scale(q, running)) for q, c in chain.items()}
@@ -286,17 +305,19 @@ def forecast(
         deployment.limited_by if w > 0 else ("prefill-bound" if p else "decode-bound")
         for w, p in zip(waiting.tolist(), prefill.tolist(), strict=True)
     )
+    spread, wide = np.exp(tpot_half), np.exp(e2e_half)
     return Forecast(
         concurrency=wanted, running=running, waiting=waiting,
-        tpot_s=_band(tpot, tpot_half, lower), itl_s=_band(tpot * per_step, tpot_half, floor), ttft_s=_band(ttft, ttft_half),
-        e2e_s=_band(e2e, e2e_half), requests_per_s=_band(rate, e2e_half), output_tokens_per_s=_band(rate * output, e2e_half),
-        total_tokens_per_s=_band(rate * (output + prompt), e2e_half), mfu=mfu, mbu=mbu, bound=bound, floor_s=lower,
+        tpot_s=_band(tpot, spread, lower), itl_s=_band(tpot * per_step, spread, floor), ttft_s=_band(ttft, np.exp(ttft_half)),
+        e2e_s=_band(e2e, wide), requests_per_s=_band(rate, wide), output_tokens_per_s=_band(rate * output, wide),
+        total_tokens_per_s=_band(rate * (output + prompt), wide), mfu=mfu, mbu=mbu, bound=bound, floor_s=lower,
         parts=parts, knowledge=chain["step"].knowledge, extrapolated=bool(reasons), reasons=tuple(reasons), warnings=tuple(warnings),
     )  # fmt: skip
 
 
-def _band(value: Array, half: Array, floor: Array | float = 0.0) -> Band:
-    return Band(value=value, low=np.maximum(value * np.exp(-half), np.minimum(floor, value)), high=value * np.exp(half))
+def _band(value: Array, spread: Array, floor: Array | None = None) -> Band:
+    low = value / spread
+    return Band(value=value, low=low if floor is None else np.maximum(low, np.minimum(floor, value)), high=value * spread)
 
 
 def _with_points(

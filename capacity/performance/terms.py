@@ -47,26 +47,21 @@ FIRST_TERMS = {
 class StepTerms:
     """Terms of a batch of operating points on some devices: arrays of shape (devices, points).
 
-    ``values``: (term, devices, points) in the order of STEP_TERMS; ``floor_s``: the physical bound of the step,
-    ``flops``, ``bytes_``: work of one rank in one decode step, for MFU and MBU; ``prefill_s``: one prompt at peak.
+    ``values``: (term, devices, points) in the order of STEP_TERMS. ``read_bound_s``: reading weights and cache at full
+    bandwidth; ``floor_s``: that or the operations at peak, whichever takes longer. ``prefill_*``: one prompt at peak.
     """
 
     __slots__ = (
-        "batch", "bytes_", "flops", "floor_s", "prefill_all_reduce", "prefill_attention", "prefill_flops",
-        "prefill_matmul", "prefill_share", "read_bound_s", "values", "work",
+        "batch", "floor_s", "prefill_all_reduce", "prefill_attention", "prefill_matmul", "read_bound_s", "values", "work",
     )  # fmt: skip
 
     values: Array
     batch: Array
     read_bound_s: Array
     floor_s: Array
-    flops: Array
-    prefill_flops: Array
-    bytes_: Array
     prefill_matmul: Array
     prefill_attention: Array
     prefill_all_reduce: Array
-    prefill_share: Array
     work: StepWork
 
 
@@ -92,10 +87,9 @@ def step_terms(
     steps, (running - 1) / output prompts of its neighbours.
     """
     tensor, data = layout.effective_tensor, layout.data
-    shape = np.broadcast_shapes(np.shape(concurrency), np.shape(prompt_tokens), np.shape(output_tokens))
-    running = np.broadcast_to(np.asarray(concurrency, float), shape) / layout.pipeline
-    prompt = np.broadcast_to(np.asarray(prompt_tokens, float), shape)
-    output = np.maximum(np.broadcast_to(np.asarray(output_tokens, float), shape), 1.0)
+    running, prompt = np.asarray(concurrency, float) / layout.pipeline, np.asarray(prompt_tokens, float)
+    output = np.maximum(np.asarray(output_tokens, float), 1.0)
+    shape = np.broadcast_shapes(running.shape, prompt.shape, output.shape)
     batch = np.maximum(running / data, 1.0)
     expert_tokens = np.maximum(running, 1.0) if work.is_moe else batch
     ranks = tensor * data
@@ -159,10 +153,6 @@ def step_terms(
     values[15] = work.latent_layers
     values[16] = work.layers * float(tensor > 1)
     out.values = values
-    out.bytes_ = np.broadcast_to(dense_read + expert_read + kv_read, grid)
-    out.flops = np.broadcast_to(dense_flops + head_flops + expert_flops + attention, grid)
-    out.prefill_flops = np.broadcast_to(prompt_dense + prompt_expert + prefill_pairs / tensor, grid)
-    out.prefill_share = np.broadcast_to(neighbours, grid)
     out.read_bound_s = values[0] + values[1] + values[2]
     out.floor_s = np.maximum(out.read_bound_s, matmul + values[4])
     return out
