@@ -25,6 +25,7 @@ QWEN_PATCHES_PER_TOKEN = 4
 QWEN_TOWER_WIDTH = {"qwen2_vl": 5120, "qwen2_5_vl": 3420}
 QWEN_TOWER_WIDTH_LATER = 4304
 DEEPSTACK_COPIES = 4
+V0_SPREAD, V0_SPREAD_WITH_IMAGES = 0.12, 0.4
 KEEPS_WORKSPACE: Version = (0, 13, 0)
 FLASHINFER_INSTALLS: tuple[tuple[tuple[str, ...], Version, Version], ...] = (
     (("Mistral3", "Pixtral"), (0, 8, 0), (0, 11, 0)),  # H100 start-up of Mistral-Small-3.2 on 0.11.0: 2.12 GiB
@@ -119,7 +120,7 @@ def activation(
     own = spread if sampler >= forward else 0.05 * forward
     half = hypot(own, encoder_spread, 0.015 * GIB)
     if runner == "v0":
-        half = hypot(half, 0.12 * peak)
+        half = hypot(half, (V0_SPREAD_WITH_IMAGES if has_encoder else V0_SPREAD) * peak)
     if tower > language + cache:
         set_by: Literal["forward pass", "sampler", "vision tower"] = "vision tower"
     else:

@@ -14,6 +14,7 @@ from capacity.engine import EngineRelease
 from capacity.hardware import Gpu
 from capacity.memory.activation import Activation, activation
 from capacity.memory.graphs import cuda_graphs
+from capacity.memory.lora import lora_width
 from capacity.memory.nontorch import non_torch
 from capacity.memory.runner import ModelRunner, model_runner
 from capacity.model import ModelSpec
@@ -23,7 +24,6 @@ from capacity.units import GIB, gib
 Basis = Literal["exact", "measured", "fitted", "assumed"]
 COMPUTED_WEIGHTS_SPREAD = 0.01
 MEASURED_WEIGHTS_SPREAD = 0.0005
-LORA_MODULES = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,19 +241,18 @@ def _graphs(
 
 
 def _other(spec: ModelSpec, tp: int, loras: int, rank: int, draft: float) -> Term:
-    """LoRA slots (two low-rank matrices for seven projections of each layer) and a draft model's weights."""
-    slots = float(loras) * rank * len(spec.layers) * spec.hidden_size * 2 * LORA_MODULES * 2 / tp
+    slots = float(loras) * rank * lora_width(spec, tp) * 2
     parts = []
     if loras:
-        parts.append(f"{loras} LoRA slots of rank {rank}")
+        parts.append(f"{loras} LoRA slots of rank {rank} on attention and dense MLPs")
     if draft:
         parts.append(f"draft model {gib(draft):.2f} GiB")
     size = slots + draft
     return Term(
         name="other",
         bytes=size,
-        low_bytes=0.7 * slots + draft,
-        high_bytes=1.6 * slots + 1.02 * draft,
+        low_bytes=0.9 * slots + draft,
+        high_bytes=1.3 * slots + 1.02 * draft,
         basis="assumed" if size else "exact",
         source=", ".join(parts) or "no LoRA slots, no draft model",
     )

@@ -42,24 +42,25 @@ def non_torch(
     vocab_size: int,
 ) -> NonTorch:
     """What one GPU holds outside torch at the end of the profile."""
-    conditions = _conditions(gpu, total_gib, tensor_parallel_size, pipeline_parallel_size)
+    names = conditions(gpu, total_gib, tensor_parallel_size, pipeline_parallel_size)
     age = version
     if data_parallel_size > 1 and (0, 17, 0) <= version < (0, 20, 0):
         age = (0, 16, 0)
-    row = coefficient("non_torch_gib", age, *conditions)
+    row = coefficient("non_torch_gib", age, *names)
     value, low, high = row.value * GIB, row.low * GIB, row.high * GIB
     source = row.source
     if runner == "v2":
         state = coefficient("sampler_state_bytes_per_logit", version, "v2")
         logits = float(max_num_seqs) * vocab_size
-        value, high = value + state.value * logits, high + state.high * logits
-        source = f"{source}; with the V2 runner's penalty state: {state.source}"
+        value, low, high = value + state.value * logits, low + state.low * logits, high + state.high * logits
+        if state.value:
+            source = f"{source}; and {state.source}"
     return NonTorch(
         bytes=value, low_bytes=low, high_bytes=high, known=row.rows > 0 and gpu is not None, source=source
     )
 
 
-def _conditions(gpu: Gpu | None, total_gib: float, tp: int, pp: int) -> tuple[str, ...]:
+def conditions(gpu: Gpu | None, total_gib: float, tp: int, pp: int) -> tuple[str, ...]:
     """Row conditions from the nearest to the most general."""
     if gpu is None:
         if tp == 1:
