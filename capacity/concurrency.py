@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -33,6 +34,22 @@ class Typical:
     blocks_full: float
     tokens_mean: float
     hit_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """Requests three ways. ``guaranteed``: whole full-length requests in the usable blocks (the engine keeps one).
+
+    ``low`` and ``high`` carry the memory interval. ``typical`` None = no workload given. ``binding``: what limits
+    the workload (or full-length requests without one).
+    """
+
+    guaranteed: int
+    low: int
+    high: int
+    typical: Typical | None
+    seats: int
+    binding: Literal["kv_cache", "max_num_seqs"]
 
 
 def length_points(length: Length, count: int = QUANTILES) -> np.ndarray:
@@ -64,8 +81,8 @@ def typical(
 ) -> Typical:
     """Requests that fit a pool of ``blocks`` usable ids.
 
-    ``blocks_of(tokens)``: ids of requests of those lengths (array in, array out). ``blocks_shared``: ids of the shared prefix, counted
-    once when ``prefix_caching`` is on. Lengths are cut at max_model_len as the engine does.
+    ``blocks_of(tokens)``: ids of requests of those lengths (array in, array out). ``blocks_shared``: ids of the
+    shared prefix, counted once when ``prefix_caching`` is on. Lengths are cut at max_model_len as the engine does.
     """
     prompts = np.minimum(length_points(prompt), max_model_len)
     outputs = length_points(output)

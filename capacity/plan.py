@@ -7,12 +7,11 @@ Left out: speed (performance), queueing (simulation).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from capacity.assumptions import Assumption
-from capacity.concurrency import Typical, typical
+from capacity.concurrency import Concurrency, typical
 from capacity.errors import CapacityError
 from capacity.kv_cache.grouping import Grouping, group_layers
 from capacity.kv_cache.layer_cache import LayerCache
@@ -31,26 +30,8 @@ from capacity.textbook import (
     windowed_request_bytes,
 )
 from capacity.units import GIB, from_gib, gib
+from capacity.verdict import Binding, Fit, verdict_of, warnings_of
 from capacity.weights import Weights
-
-Fit = Literal["yes", "marginal", "no"]
-Binding = Literal["kv_cache", "max_num_seqs", "weights", "memory", "free_memory", "max_model_len"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Concurrency:
-    """Requests three ways. ``guaranteed``: whole full-length requests in the usable blocks (the engine keeps one).
-
-    ``low`` and ``high`` carry the memory interval. ``typical`` None = no workload given. ``binding``: what limits
-    the workload (or full-length requests without one).
-    """
-
-    guaranteed: int
-    low: int
-    high: int
-    typical: Typical | None
-    seats: int
-    binding: Literal["kv_cache", "max_num_seqs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +117,14 @@ def plan(scenario: Scenario) -> Plan:
     )
     pool = build_pool(grouping, layers, inputs, r.release.kv)
     counted = _concurrency(r, grouping, pool, inputs, stages, low, high)
-    fit, binding, reason = _verdict(r, bills, pool, counted, low, high, given is not None)
+    fit, binding, reason = verdict_of(r, bills, pool, counted, low, high, given is not None)
     need = blocks_per_request(grouping, r.max_model_len, inputs, r.release.kv)
     minimum = None
     if bills is not None:
         minimum = round(bills.bills[pool.stage].non_kv_bytes) + (need + 1) * grouping.bytes_per_block(
             stages[pool.stage]
         )
-    warnings.extend(_warnings(r, caches, grouping, pool, counted, given is not None))
+    warnings.extend(warnings_of(r, caches, grouping, pool, counted, given is not None))
     weights = bills.weights if bills is not None else _weights(r)
     return Plan(
         resolved=r,
@@ -277,70 +258,6 @@ def _concurrency(
     )
 
 
-def _verdict(
-    r: Resolved,
-    bills: StageBills | None,
-    pool: Pool,
-    counted: Concurrency,
-    low: tuple[int, ...],
-    high: tuple[int, ...],
-    given: bool,
-) -> tuple[Fit, Binding | None, str]:
-    if bills is not None and not given and r.total_bytes is not None:
-        others = (r.scenario.other_memory_gib or 0.0) * GIB
-        requested = r.gpu_memory_utilization * r.total_bytes
-        if others and r.total_bytes - others < requested:
-            largest = (r.total_bytes - others) / r.total_bytes
-            return (
-                "no",
-                "free_memory",
-                (
-                    f"the engine asks for {gib(requested):.1f} GiB and only {gib(r.total_bytes - others):.1f} GiB are free; "
-                    f"the largest gpu_memory_utilization that starts is about {largest:.2f}"
-                ),
-            )
-        worst = bills.bills[bills.tightest]
-        if worst.budget_bytes <= worst.terms[0].bytes:
-            return (
-                "no",
-                "weights",
-                (
-                    f"weights take {gib(worst.terms[0].bytes):.1f} GiB per GPU, the engine may use "
-                    f"{gib(worst.budget_bytes):.1f} GiB"
-                ),
-            )
-        if pool.num_blocks == 0 and max(high) <= 0:
-            return (
-                "no",
-                "memory",
-                (
-                    f"weights and overheads take {gib(worst.non_kv_bytes):.1f} GiB per GPU, the engine may use "
-                    f"{gib(worst.budget_bytes):.1f} GiB: nothing is left for KV cache"
-                ),
-            )
-    if not pool.starts:
-        longest = pool.longest_max_model_len or 0
-        fit: Fit = "marginal" if counted.high >= 1 else "no"
-        tail = f"; the longest max_model_len that starts is {longest:,}" if longest else ""
-        return fit, "kv_cache", f"{pool.refusal}{tail}"
-    if counted.guaranteed < 1:
-        return (
-            "no",
-            "kv_cache",
-            (
-                f"the pool of {pool.num_blocks:,} blocks keeps one for itself, so one request of {r.max_model_len:,} tokens "
-                f"({pool.blocks_per_max_request:,} blocks) never fits"
-            ),
-        )
-    if counted.low < 1:
-        return (
-            "marginal",
-            "kv_cache",
-            "the estimate fits one full-length request, the low end of its interval does not",
-        )
-    return "yes", counted.binding, ""
-
-
 def _bytes_per_token(layers: tuple[LayerCache, ...], stage: range) -> int:
     """KV bytes that one more token inside every window takes on this stage's GPU."""
     return round(sum(layers[i].page_bytes / layers[i].block_size for i in stage if layers[i].kind != "state"))
@@ -381,50 +298,6 @@ def _fragmentation(r: Resolved, grouping: Grouping, inputs: PoolInputs, pool: Po
         prompt=s.prompt_tokens or Length(mean=0.0),
         output=s.output_tokens or Length(mean=0.0),
     )
-
-
-def _warnings(
-    r: Resolved, caches: CacheLayout, grouping: Grouping, pool: Pool, counted: Concurrency, given: bool
-) -> list[str]:
-    s, out = r.scenario, list(caches.notes)
-    if r.spec.upper_bound:
-        out.append("planned as an upper bound on KV bytes: every layer is taken as full attention")
-    if not grouping.uniform:
-        out.append(
-            f"the logged token count holds for max_model_len {r.max_model_len:,} only: layers of several kinds share "
-            "the pool, so bytes per token change with length"
-        )
-    if s.max_model_len is not None and not given and r.release.runner == "v0":
-        out.append(
-            "in V0 the profiling pass grows with max_model_len; memory measured at another length does not carry over"
-        )
-    if s.kv_cache_gib is not None:
-        out.append(
-            "the KV memory is a measured figure: it holds for the max_model_len, batch settings and release that it was "
-            "measured with"
-        )
-    if pool.starts and counted.guaranteed < int(pool.max_concurrency):
-        out.append(
-            f"the engine logs {pool.max_concurrency:.2f}x, but keeps one block for itself: one full-length request of "
-            f"{r.max_model_len:,} tokens fewer fits"
-            if counted.guaranteed
-            else f"the engine logs {pool.max_concurrency:.2f}x and starts, but one full-length request does not fit: it would "
-            "wait for ever"
-        )
-    if s.kv_offloading_size_gib:
-        per_rank = s.kv_offloading_size_gib / r.parallel.tensor
-        hybrid = ""
-        if not grouping.uniform:
-            hybrid = f"; models with several kinds of layers have used up to {s.kv_offloading_size_gib * 1.92:.0f} GiB"
-        out.append(
-            f"the offload tier of {s.kv_offloading_size_gib:g} GiB in all ({per_rank:g} per rank) keeps prefixes longer; "
-            f"it does not raise the requests that run at once{hybrid}"
-        )
-    if r.speculative_method == "eagle":
-        out.append(
-            "the EAGLE draft is taken as one layer like the model's own; its weights are not in the bill"
-        )
-    return out
 
 
 __all__ = ["Concurrency", "Plan", "Term", "plan"]

@@ -1,0 +1,128 @@
+"""Whether a plan fits, what binds it, and what a person must know beside the figures.
+
+Source: the engine's start-up checks in their order: free memory, weights, profile, one full-length request.
+Left out: what to change (search.fixes).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from capacity.concurrency import Concurrency
+from capacity.kv_cache.grouping import Grouping
+from capacity.kv_cache.layout import CacheLayout
+from capacity.kv_cache.pool import Pool
+from capacity.memory_terms import StageBills
+from capacity.resolve import Resolved
+from capacity.units import GIB, gib
+
+Fit = Literal["yes", "marginal", "no"]
+Binding = Literal["kv_cache", "max_num_seqs", "weights", "memory", "free_memory", "max_model_len"]
+
+
+def verdict_of(
+    r: Resolved,
+    bills: StageBills | None,
+    pool: Pool,
+    counted: Concurrency,
+    low: tuple[int, ...],
+    high: tuple[int, ...],
+    given: bool,
+) -> tuple[Fit, Binding | None, str]:
+    if bills is not None and not given and r.total_bytes is not None:
+        others = (r.scenario.other_memory_gib or 0.0) * GIB
+        requested = r.gpu_memory_utilization * r.total_bytes
+        if others and r.total_bytes - others < requested:
+            largest = (r.total_bytes - others) / r.total_bytes
+            return (
+                "no",
+                "free_memory",
+                (
+                    f"the engine asks for {gib(requested):.1f} GiB and only {gib(r.total_bytes - others):.1f} GiB are free; "
+                    f"the largest gpu_memory_utilization that starts is about {largest:.2f}"
+                ),
+            )
+        worst = bills.bills[bills.tightest]
+        if worst.budget_bytes <= worst.terms[0].bytes:
+            return (
+                "no",
+                "weights",
+                (
+                    f"weights take {gib(worst.terms[0].bytes):.1f} GiB per GPU, the engine may use "
+                    f"{gib(worst.budget_bytes):.1f} GiB"
+                ),
+            )
+        if pool.num_blocks == 0 and max(high) <= 0:
+            return (
+                "no",
+                "memory",
+                (
+                    f"weights and overheads take {gib(worst.non_kv_bytes):.1f} GiB per GPU, the engine may use "
+                    f"{gib(worst.budget_bytes):.1f} GiB: nothing is left for KV cache"
+                ),
+            )
+    if not pool.starts:
+        longest = pool.longest_max_model_len or 0
+        fit: Fit = "marginal" if counted.high >= 1 else "no"
+        tail = f"; the longest max_model_len that starts is {longest:,}" if longest else ""
+        return fit, "kv_cache", f"{pool.refusal}{tail}"
+    if counted.guaranteed < 1:
+        return (
+            "no",
+            "kv_cache",
+            (
+                f"the pool of {pool.num_blocks:,} blocks keeps one for itself, so one request of {r.max_model_len:,} tokens "
+                f"({pool.blocks_per_max_request:,} blocks) never fits"
+            ),
+        )
+    if counted.low < 1:
+        return (
+            "marginal",
+            "kv_cache",
+            "the estimate fits one full-length request, the low end of its interval does not",
+        )
+    return "yes", counted.binding, ""
+
+
+def warnings_of(
+    r: Resolved, caches: CacheLayout, grouping: Grouping, pool: Pool, counted: Concurrency, given: bool
+) -> list[str]:
+    s, out = r.scenario, list(caches.notes)
+    if r.spec.upper_bound:
+        out.append("planned as an upper bound on KV bytes: every layer is taken as full attention")
+    if not grouping.uniform:
+        out.append(
+            f"the logged token count holds for max_model_len {r.max_model_len:,} only: layers of several kinds share "
+            "the pool, so bytes per token change with length"
+        )
+    if s.max_model_len is not None and not given and r.release.runner == "v0":
+        out.append(
+            "in V0 the profiling pass grows with max_model_len; memory measured at another length does not carry over"
+        )
+    if s.kv_cache_gib is not None:
+        out.append(
+            "the KV memory is a measured figure: it holds for the max_model_len, batch settings and release that it was "
+            "measured with"
+        )
+    if pool.starts and counted.guaranteed < int(pool.max_concurrency):
+        out.append(
+            f"the engine logs {pool.max_concurrency:.2f}x, but keeps one block for itself: one full-length request of "
+            f"{r.max_model_len:,} tokens fewer fits"
+            if counted.guaranteed
+            else f"the engine logs {pool.max_concurrency:.2f}x and starts, but one full-length request does not fit: it would "
+            "wait for ever"
+        )
+    if s.kv_offloading_size_gib:
+        per_rank = s.kv_offloading_size_gib / r.parallel.tensor
+        hybrid = ""
+        if not grouping.uniform:
+            hybrid = f"; models with several kinds of layers have used up to {s.kv_offloading_size_gib * 1.92:.0f} GiB"
+        out.append(
+            f"the offload tier of {s.kv_offloading_size_gib:g} GiB in all ({per_rank:g} per rank) keeps prefixes longer; "
+            f"it does not raise the requests that run at once{hybrid}"
+        )
+    if r.speculative_method == "eagle":
+        out.append(
+            "the EAGLE draft is taken as one layer like the model's own; its weights are not in the bill"
+        )
+    return out
