@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import streamlit as st
 
@@ -17,6 +18,7 @@ from pages.ui import live_sections as sections
 
 WINDOWS = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21_600, "24 h": 86_400, "7 d": 604_800}
 REFRESH_S = 2.0
+ICON = str(Path(__file__).parent / "ui" / "icon.svg")
 POINTS = 240
 LATENCY_STEP_S = 15.0
 SIGNALS = ("ttft_s", "itl_s")
@@ -165,7 +167,7 @@ def panel(service: LiveService) -> None:
 
 def render() -> None:
     """The page."""
-    st.set_page_config(page_title="Live · Waterline", layout="wide")
+    st.set_page_config(page_title="Live · Waterline", page_icon=ICON, layout="wide")
     service = running()
     controls(service)
     paused = bool(st.session_state.get("live_pause"))

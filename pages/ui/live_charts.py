@@ -85,11 +85,10 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
         },
         "legend": {"show": legend, "top": 18, "left": 150, "itemHeight": 8, "itemWidth": 16, "icon": "rect"},
         "grid": {
-            "left": 56,
+            "left": 8,
             "right": right,
             "top": round(46 * frame.scale),
-            "bottom": 24,
-            "containLabel": False,
+            "bottom": 4,
         },
         "tooltip": {"trigger": "axis", "valueFormatter": "plain", "confine": True},
         "xAxis": {

@@ -116,6 +116,19 @@ def latency_value(value: Value) -> str:
     return seconds(value.number)
 
 
+def latencies(values: Sequence[Value]) -> str:
+    """Several percentiles, the unit once where they share it.
+
+    >>> latencies([Value(value=0.1), Value(value=0.2), Value(value=0.5)])
+    '100 · 200 · 500 ms'
+    """
+    shown = [latency_value(v) for v in values]
+    units = {text.rpartition(" ")[2] for text in shown}
+    if len(units) == 1 and UNKNOWN not in shown:
+        return f"{' · '.join(text.rpartition(' ')[0] for text in shown)} {units.pop()}"
+    return " · ".join(shown)
+
+
 def why(value: Value) -> str | None:
     """The reason and the metric name behind a value, for a tooltip."""
     parts = [value.reason or (value.state.value if value.state is not State.OK else None)]

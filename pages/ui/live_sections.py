@@ -109,8 +109,10 @@ def _percentiles(view: LiveView, family: str) -> tuple[str, str]:
     values = [_value(view, f"{family}.{p}") for p in ("p50", "p90", "p99")]
     if all(v.number is None for v in values):
         return fmt.UNKNOWN, fmt.why(values[0]) or "not known"
-    shown = " · ".join(fmt.latency_value(v) for v in values)
-    return f"**{shown}**", f"p50 · p90 · p99 of the last scrapes; p99: {fmt.why(values[2]) or 'exact'}"
+    return (
+        f"**{fmt.latencies(values)}**",
+        f"p50 · p90 · p99 of the last scrapes; p99: {fmt.why(values[2]) or 'exact'}",
+    )
 
 
 def _reasons(view: LiveView) -> str:
