@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from pages.ui.resources import settle
 
+ICON = Path(__file__).parent / "ui" / "icon.png"
+
 settle()
+st.set_page_config(page_icon=str(ICON))
 st.navigation(
     [
-        st.Page("plan.py", title="Plan", icon=":material/calculate:", default=True),
-        st.Page("live.py", title="Live", icon=":material/monitoring:"),
+        st.Page("plan.py", title="Plan", default=True),
+        st.Page("live.py", title="Live"),
     ]
 ).run()

@@ -16,7 +16,7 @@ LAST = "plan_last_answer"
 
 def render() -> None:
     """The page."""
-    st.set_page_config(page_title="Plan · Waterline", page_icon=":material/water:", layout="wide")
+    st.set_page_config(page_title="Plan · Waterline", layout="wide", initial_sidebar_state=330)
     inputs = sidebar()
     problem: str | None = st.session_state.get(PROBLEM)
     found: Plan | None = None

@@ -104,20 +104,20 @@ def memory_bar(plan: Plan) -> Chart | None:
     figure.add_annotation(
         x=line, y=1, yref="paper", text=text, showarrow=False, xanchor="right", yanchor="bottom", xshift=-2
     )
-    _dress(figure, height=150)
+    _dress(figure, height=136)
     figure.update_layout(
         barmode="stack",
         showlegend=True,
         legend={
             "orientation": "h",
-            "y": -0.42,
+            "y": -0.08,
             "x": 0,
             "xanchor": "left",
             "yanchor": "top",
             "traceorder": "normal",
         },
-        margin={"l": 0, "r": 8, "t": 22, "b": 54},
-        xaxis={"range": [0, reach * 1.005], "ticksuffix": " GiB", "showgrid": False},
+        margin={"l": 0, "r": 8, "t": 22, "b": 40},
+        xaxis={"range": [0, reach * 1.005], "showticklabels": False, "showgrid": False, "zeroline": False},
         yaxis={"showticklabels": False, "showgrid": False},
     )
     share = "" if total == 0 else f", {percent(kv / total)} of the card"
@@ -179,26 +179,10 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
     )
     figure.add_hline(y=seats, line={"dash": "dash", "width": 1.5, "color": INFORMATION})
     if drawn:
-        _mark(
-            figure,
-            xs[0],
-            seats,
-            f"seats {count(seats)}",
-            INFORMATION,
-            anchor="left",
-            below=seats > drawn[0].high,
-        )
-        _mark(figure, xs[-1], drawn[-1].requests, "engine", OK, anchor="right", below=True)
+        _mark(figure, xs[-1], seats, f"seats {count(seats)}", INFORMATION, anchor="right")
         if book:
-            _mark(
-                figure,
-                book[0][0],
-                book[0][1],
-                "textbook",
-                GREY,
-                anchor="left",
-                below=book[0][1] < drawn[0].requests,
-            )
+            tokens, requests = book[len(book) * 3 // 4]
+            _mark(figure, tokens, requests, "textbook", GREY, anchor="left")
     title = "No length in this range fits"
     if here is not None and here.tokens == chosen:
         figure.add_scatter(
@@ -209,13 +193,20 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
             hovertemplate=f"chosen: {chosen:,} tokens, {here.requests:,.2f}x<extra></extra>",
             name="chosen",
         )
-        _mark(figure, chosen, here.requests, f"{chosen:,} tokens: {here.requests:,.1f}", OK, anchor="left")
+        _mark(
+            figure,
+            chosen,
+            here.requests,
+            f"engine, {chosen:,} tokens: {here.requests:,.1f}",
+            OK,
+            anchor="left",
+        )
         title = _curve_title(plan, drawn, seats)
     _dress(figure, height=340)
     figure.update_xaxes(
         type="log", title="max_model_len, tokens (log)", tickvals=_powers(xs), ticktext=_labels(xs)
     )
-    figure.update_yaxes(type="log", title="full-length requests (log)", dtick=1)
+    figure.update_yaxes(type="log", title="full-length requests (log)", dtick=1, tickformat=",")
     rows = tuple(
         {
             "max_model_len": p.tokens,

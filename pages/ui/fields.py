@@ -15,10 +15,15 @@ from capacity.scenario import field_table
 
 GROUPS = ("model", "hardware", "engine", "workload")
 BASIC = {
-    "model": ("weight_format",),
-    "hardware": ("gpu", "tensor_parallel_size", "pipeline_parallel_size"),
-    "engine": ("engine_version", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs"),
-    "workload": ("prompt_tokens", "output_tokens", "shared_prefix_tokens"),
+    "model": (("weight_format",),),
+    "hardware": (("gpu",), ("tensor_parallel_size", "pipeline_parallel_size")),
+    "engine": (
+        ("engine_version",),
+        ("max_model_len",),
+        ("gpu_memory_utilization",),
+        ("kv_cache_dtype", "max_num_seqs"),
+    ),
+    "workload": (("prompt_tokens",), ("output_tokens",), ("shared_prefix_tokens",)),
 }
 SOURCES = ("Catalogue", "config.json", "Hub", "Form")
 FORM = (
@@ -37,7 +42,7 @@ SUFFIX = {"k": 1e3, "m": 1e6, "g": 1e9, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 def advanced(group: str) -> tuple[str, ...]:
     """Keys of a group that sit behind "Advanced", in the table's order."""
-    hidden = (*BASIC[group], "model", "model_config", "accept_upper_bound")
+    hidden = (*(key for keys in BASIC[group] for key in keys), "model", "model_config", "accept_upper_bound")
     return tuple(key for key, field in field_table().items() if field.group == group and key not in hidden)
 
 

@@ -101,25 +101,20 @@ class PlanInputs:
 
 def sidebar() -> PlanInputs:
     """Draw the controls and return what they hold."""
-    fresh = _seed()
+    _seed()
     with st.sidebar:
         _start_bar()
         for group in GROUPS:
-            with st.expander(
-                _summary(group), expanded=group in ("model", "hardware"), key=f"plan_fold_{group}"
-            ):
+            with st.expander(_summary(group), expanded=group == "model", key=f"plan_fold_{group}"):
                 if group == "model":
                     _model_source()
-                for key in BASIC[group]:
-                    _control(key)
+                _basic(group)
                 more = advanced(group)
                 filled = sum(1 for key in more if st.session_state.get(PREFIX + key))
                 label = f"Advanced ({filled} set)" if filled else "Advanced"
                 with st.popover(label, width="stretch", key=f"plan_more_{group}"):
                     for key in more:
                         _control(key)
-    if fresh:
-        st.rerun()
     state = st.session_state
     inputs = PlanInputs(
         texts={
@@ -134,6 +129,14 @@ def sidebar() -> PlanInputs:
     )
     _config_in_link(inputs)
     return inputs
+
+
+def _basic(group: str) -> None:
+    for keys in BASIC[group]:
+        places = st.columns(len(keys), gap="small", wrap=False) if len(keys) > 1 else [st.container()]
+        for place, key in zip(places, keys, strict=True):
+            with place:
+                _control(key)
 
 
 def apply(changes: Mapping[str, Any]) -> None:
@@ -156,29 +159,27 @@ def start_from(scenario: Mapping[str, Any]) -> None:
     apply(scenario)
 
 
-def _seed() -> bool:
-    """The first run of a visit fills in an example, unless the link holds inputs; the second puts it in the link.
+def _seed() -> None:
+    """Once a visit: fill in an example, unless the link holds inputs, and put what was filled in into the link.
 
     The release is always part of the link, so that an old link keeps its answer when newer rules are added.
     """
     state = st.session_state
-    stage = state.get("plan_visit", 0)
-    if stage == 0:
-        given = [key for key in st.query_params if key.startswith(PREFIX)]
-        seeds = {} if [key for key in given if key != "plan_tab"] else to_texts(examples()[0].scenario)
-        if "plan_engine_version" not in given:
-            seeds["engine_version"] = known_releases()[0]
-        state["plan_seeds"] = seeds
-        if CONFIG_TEXT not in state and CONFIG_LINK in st.query_params:
-            try:
-                state[CONFIG_TEXT] = unpack(st.query_params[CONFIG_LINK])
-            except CapacityError as error:
-                state[PROBLEM] = str(error)
-    if stage < 2:
-        for key, text in state.get("plan_seeds", {}).items():
-            state[PREFIX + key] = text
-        state["plan_visit"] = stage + 1
-    return bool(stage == 0)
+    if "plan_visit" in state:
+        return
+    state["plan_visit"] = True
+    given = {key for key in st.query_params if key.startswith(PREFIX)}
+    seeds = {} if given - {"plan_tab"} else to_texts(examples()[0].scenario)
+    if f"{PREFIX}engine_version" not in given:
+        seeds.setdefault("engine_version", known_releases()[0])
+    if CONFIG_LINK in given:
+        try:
+            state[CONFIG_TEXT] = unpack(st.query_params[CONFIG_LINK])
+        except CapacityError as error:
+            state[PROBLEM] = str(error)
+    for key, text in seeds.items():
+        state[PREFIX + key] = text
+    st.query_params.update({PREFIX + key: text for key, text in seeds.items()})
 
 
 def _config_in_link(inputs: PlanInputs) -> None:
@@ -199,8 +200,8 @@ def _start_bar() -> None:
             start_from(names[name])
         st.session_state["plan_example"] = None
 
-    left, right = st.columns([3, 1], gap="small", vertical_alignment="bottom")
-    left.selectbox(
+    bar = st.container(horizontal=True, gap="small", vertical_alignment="bottom", wrap=False)
+    bar.selectbox(
         "Start from an example",
         list(names),
         index=None,
@@ -209,13 +210,13 @@ def _start_bar() -> None:
         label_visibility="collapsed",
         on_change=chosen,
     )
-    right.button(
+    bar.button(
         "Reset",
         key="plan_reset",
         on_click=start_from,
         args=(examples()[0].scenario,),
         help="Back to the first example; every override is cleared.",
-        width="stretch",
+        width="content",
     )
 
 
