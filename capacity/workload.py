@@ -208,10 +208,21 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestClass:
+    """One kind of request in a mixed workload (short chat, long documents): its share, lengths and priority."""
+
+    weight: float
+    prompt_tokens: Lengths
+    output_tokens: Lengths
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A generated workload. ``shared_prefix_tokens`` of every prompt belong to one of ``prefix_groups``
     prefixes, chosen with Zipf weight ``prefix_skew`` (0 = evenly); ``priorities`` are drawn with
-    ``priority_weights``; ``sessions`` > 0 deals requests to that many users (for affinity)."""
+    ``priority_weights``; ``sessions`` > 0 deals requests to that many users (for affinity); ``classes``
+    replace lengths and priorities; a share ``image_share`` of the prompts carries ``image_tokens`` more."""
 
     arrival: ArrivalProcess = field(default_factory=ArrivalProcess)
     prompt_tokens: Lengths = field(default_factory=lambda: Lengths(mean=512))
@@ -223,6 +234,9 @@ class Workload:
     priorities: tuple[int, ...] = (0,)
     priority_weights: tuple[float, ...] = (1.0,)
     sessions: int = 0
+    classes: tuple[RequestClass, ...] = ()
+    image_share: float = 0.0
+    image_tokens: int = 0
 
     def __post_init__(self) -> None:
         number("workload.num_requests", self.num_requests, 1, MAX_REQUESTS)
@@ -240,10 +254,17 @@ class Workload:
         rng = np.random.default_rng(seed)
         count = self.num_requests
         arrival = self.arrival.times(count, rng)
-        prompt = self.prompt_tokens.draw(count, rng)
-        output = self.output_tokens.draw(count, rng)
-        weights = np.asarray(self.priority_weights, float)
-        priority = rng.choice(np.asarray(self.priorities, np.int64), size=count, p=weights / weights.sum())
+        if self.classes:
+            prompt, output, priority = self._mixed(rng)
+        else:
+            prompt = self.prompt_tokens.draw(count, rng)
+            output = self.output_tokens.draw(count, rng)
+            weights = np.asarray(self.priority_weights, float)
+            priority = rng.choice(
+                np.asarray(self.priorities, np.int64), size=count, p=weights / weights.sum()
+            )
+        if self.image_share and self.image_tokens:
+            prompt = prompt + (rng.random(count) < self.image_share) * self.image_tokens
         prefixes = None
         if self.shared_prefix_tokens:
             rank = np.arange(1, self.prefix_groups + 1, dtype=float) ** -self.prefix_skew
@@ -262,6 +283,19 @@ class Workload:
             prefix_key_tokens=max(self.shared_prefix_tokens, 1),
             sessions=sessions,
         )
+
+    def _mixed(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Prompt, output and priority columns when ``classes`` are given."""
+        count = self.num_requests
+        share = np.array([kind.weight for kind in self.classes], float)
+        which = rng.choice(len(self.classes), size=count, p=share / share.sum())
+        prompt, output, priority = (np.zeros(count, np.int64) for _ in range(3))
+        for index, kind in enumerate(self.classes):
+            mine = which == index
+            prompt[mine] = kind.prompt_tokens.draw(int(mine.sum()), rng)
+            output[mine] = kind.output_tokens.draw(int(mine.sum()), rng)
+            priority[mine] = kind.priority
+        return prompt, output, priority
 
 
 def number(name: str, value: object, low: float, high: float) -> None:

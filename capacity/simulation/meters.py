@@ -158,6 +158,8 @@ class Meter:
         self.busy_ticks += ticks
         self.used_area += ticks * (before + after) // 2
         self.running_area += ticks * running
+        if running > self.peak_running:
+            self.peak_running = running
         if after > self.peak_blocks:
             self.peak_blocks = after
         first = before * USAGE_BINS // self.total_blocks

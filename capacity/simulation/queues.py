@@ -26,8 +26,8 @@ class FcfsQueue:
         self.line.append(seq)
         self.count += 1
 
-    def push_back(self, seq: Sequence) -> None:
-        """A preempted request returns: to the very front."""
+    def push_front(self, seq: Sequence) -> None:
+        """A preempted request returns to the very front."""
         self.line.appendleft(seq)
         self.count += 1
 
@@ -75,7 +75,7 @@ class PriorityQueue:
         heappush(self.heap, (seq.priority, seq.arrival, seq.order, seq))
         self.count += 1
 
-    push_back = push
+    push_front = push
 
     def peek(self) -> Sequence:
         heap = self.heap

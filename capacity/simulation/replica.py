@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from capacity.simulation import moves
 from capacity.simulation.block_count import CountedPool, PrefixPool
 from capacity.simulation.cohort import DecodeCohort
 from capacity.simulation.meters import Meter, Timeline
 from capacity.simulation.queues import FcfsQueue, PriorityQueue
-from capacity.simulation.record import ABORTED, FINISHED, Event, Record
+from capacity.simulation.record import Event, Record
 from capacity.simulation.sequence import GONE, RUNNING, SWAPPED, WAITING, Sequence
 from capacity.simulation.settings import EngineSettings
 from capacity.simulation.step_time import TICKS_PER_S, to_ticks
@@ -31,6 +32,8 @@ class Rules(Protocol):
     def schedule(self, engine: Replica) -> None: ...
 
     def refuses(self, engine: Replica, seq: Sequence) -> str | None: ...
+
+    def close(self, engine: Replica) -> None: ...
 
 
 class Replica:
@@ -53,7 +56,18 @@ class Replica:
         layout = settings.block_layout
         self.layout = layout
         self.sharing = sharing
-        self.pool: CountedPool = (PrefixPool if sharing else CountedPool)(settings.num_blocks, layout)
+        self.meter = Meter(total_blocks=settings.num_blocks, timeline=Timeline(interval=timeline_interval))
+        self.pause_on_finish = False
+        self.collect = False
+        self.departed: list[Sequence] = []
+        self.bugs: list[str] = []
+        self.slowdown = 1
+        self.reset(0)
+
+    def reset(self, now: int) -> None:
+        """An empty engine at ``now``; meters go on."""
+        settings, layout = self.settings, self.layout
+        self.pool: CountedPool = (PrefixPool if self.sharing else CountedPool)(settings.num_blocks, layout)
         self.cohort = DecodeCohort(layout)
         by_priority = settings.scheduler.scheduling_policy == "priority"
         self.waiting: FcfsQueue | PriorityQueue = PriorityQueue() if by_priority else FcfsQueue()
@@ -62,12 +76,10 @@ class Replica:
         self.prefilling: list[Sequence] = []
         self.leaving: list[Sequence] = []
         self.costs = settings.step_time.ticks
-        self.slowdown = 1
-        self.meter = Meter(total_blocks=settings.num_blocks, timeline=Timeline(interval=timeline_interval))
         self.swap_block_ticks = to_ticks(settings.swap.block_s) if settings.swap else 0
         self.host_free = settings.swap.host_blocks if settings.swap else 0
         self.backlog_tokens = 0
-        self.now = 0
+        self.now = now
         self.end: int | None = None
         self.steps = 0
         self.chunks: list[tuple[Sequence, int]] = []
@@ -76,12 +88,8 @@ class Replica:
         self.steady = False
         self.blocked_by = ""
         self.extra_ticks = 0
-        self.last_decode_end = 0
+        self.last_decode_end = now
         self.fresh: list[tuple[int, int]] = []
-        self.pause_on_finish = False
-        self.collect = False
-        self.departed: list[Sequence] = []
-        self.bugs: list[str] = []
 
     # -- the outside ---------------------------------------------------------------------------------------------
 
@@ -133,7 +141,7 @@ class Replica:
             self.leaving.append(seq)
             self.record.reason[seq.id] = self.record.reason_code(reason)
             if self.end is None:
-                self._leave_early()
+                moves.leave_early(self)
         elif seq.state in (WAITING, SWAPPED):
             if seq.state == WAITING:
                 self.waiting.drop(seq)
@@ -143,7 +151,7 @@ class Replica:
             if seq.first_token is None:
                 self.backlog_tokens -= seq.prompt
             seq.state = GONE
-            self._gone(seq, now, reason)
+            moves.gone(self, seq, now, reason)
 
     def advance(self, limit: int) -> bool:
         """Carry out every step that starts before ``limit`` and every result due before it.
@@ -259,7 +267,7 @@ class Replica:
             self.backlog_tokens -= seq.prompt
         seq.state = GONE
         self.bugs.append(f"request {seq.id} did not fit an engine with nothing running")
-        self._gone(seq, self.now, "never_fits")
+        moves.gone(self, seq, self.now, "never_fits")
 
     def _complete(self, now: int) -> None:
         """The step in progress ends at ``now``: tokens appear, requests finish, blocks come back."""
@@ -277,18 +285,18 @@ class Replica:
             cohort.advance(steps)
             meter.output_tokens += decoding * steps
             if self.leaving:
-                self._leave_early()
+                moves.leave_early(self)
             heap = cohort.heap
             if heap and heap[0][0] <= cohort.step:
                 done = cohort.pop_finished()
                 if self.sharing and len(done) > 1:  # blocks come back, and are evicted later, in list order
                     done.sort(key=self.running.index)
                 for seq in done:
-                    self._finish(seq, seq.prompt + seq.output - 1)
+                    moves.finish(self, seq, seq.prompt + seq.output - 1)
         if self.chunks:
             self._end_chunks(now)
         if self.leaving:
-            self._leave_early()
+            moves.leave_early(self)
 
     def _gaps(self, now: int, steps: int, decoding: int, held: int) -> None:
         """Times between tokens of the stretch that ends at ``now``."""
@@ -325,7 +333,7 @@ class Replica:
         if seq.first_token is None:
             self.backlog_tokens -= seq.prompt
             if seq.output == 0:
-                self._finish(seq, seq.computed)
+                moves.finish(self, seq, seq.computed)
                 return
             seq.first_token = now
             record.first_token_s[seq.id] = now * _S
@@ -340,7 +348,7 @@ class Replica:
         seq.generated += 1
         left = seq.output - seq.generated
         if left <= 0:
-            self._finish(seq, seq.computed)
+            moves.finish(self, seq, seq.computed)
             return
         if cohort.n == 0:
             self.last_decode_end = now
@@ -348,142 +356,3 @@ class Replica:
         elif now != self.last_decode_end:
             self.fresh.append((now, 1))
         cohort.add(seq, seq.computed, left)
-
-    # -- leaving -------------------------------------------------------------------------------------------------
-
-    def _finish(self, seq: Sequence, tokens: int) -> None:
-        now = self.now
-        self.running.remove(seq)
-        self.pool.leave(seq, tokens, resumes=False)
-        seq.state = GONE
-        self.meter.finished += 1
-        record = self.record
-        number = seq.id
-        record.outcome[number] = FINISHED
-        record.end_s[number] = now * _S
-        if seq.preemptions:
-            record.preempted_s[number] = seq.preempted_ticks * _S
-        if record.log is not None:
-            record.log.append(Event(now, "finish", number, seq.output, self.number))
-        if self.collect:
-            self.departed.append(seq)
-
-    def _leave_early(self) -> None:
-        """Running requests whose clients have gone give their blocks back."""
-        leaving, self.leaving = self.leaving, []
-        for seq in leaving:
-            if seq.state == RUNNING:
-                reason = self.record.reasons[self.record.reason[seq.id]]
-                self.evict(seq, 0, resumes=False)
-                if seq.first_token is None:
-                    self.backlog_tokens -= seq.prompt
-                seq.state = GONE
-                self._gone(seq, self.now, reason)
-
-    def _gone(self, seq: Sequence, now: int, reason: str) -> None:
-        self.record.close(seq.id, ABORTED, reason, now)
-        if seq.preempted_at is not None:
-            seq.preempted_ticks += now - seq.preempted_at
-        self.record.preempted_s[seq.id] = seq.preempted_ticks * _S
-        if self.record.log is not None:
-            self.record.log.append(Event(now, "abort", seq.id, seq.generated, self.number))
-        if self.collect:
-            self.departed.append(seq)
-
-    def evict(self, seq: Sequence, just_taken: int, *, resumes: bool) -> int:
-        """Take a running request out of the batch and its blocks back; returns the tokens it had in the pool.
-
-        ``just_taken``: tokens already scheduled for it in the step being formed.
-        """
-        if seq.decoding:
-            seq.generated = seq.output - (seq.due - self.cohort.step)
-            seq.last_token = self.last_decode_end
-            tokens = self.cohort.remove(seq)
-        else:
-            tokens = seq.computed
-            if seq in self.prefilling:
-                self.prefilling.remove(seq)
-        self.running.remove(seq)
-        seq.computed = tokens
-        self.pool.leave(seq, tokens + just_taken, resumes=resumes)
-        return tokens
-
-    def preempt(self, seq: Sequence, just_taken: int = 0) -> None:
-        """Blocks are short: this request has to go, in the way the settings say."""
-        now, meter, mode = self.now, self.meter, self.settings.preemption_mode
-        meter.preemptions += 1
-        seq.preemptions += 1
-        record = self.record
-        record.preemptions[seq.id] += 1
-        if record.log is not None:
-            record.log.append(Event(now, "preempt", seq.id, seq.preemptions, self.number))
-        was_decoding = seq.decoding
-        tokens = self.evict(seq, just_taken, resumes=mode == "recompute")
-        if mode == "abort":
-            if seq.first_token is None:
-                self.backlog_tokens -= seq.prompt
-            seq.state = GONE
-            self._gone(seq, now, "preempted")
-            return
-        if seq.preempted_at is None:
-            seq.preempted_at = now
-        seq.target = seq.prompt + seq.generated
-        if mode == "swap" and was_decoding:
-            blocks = self.layout.blocks(tokens)
-            if blocks <= self.host_free:
-                self.host_free -= blocks
-                seq.host_blocks = blocks
-                seq.state = SWAPPED
-                self.extra_ticks += blocks * self.swap_block_ticks
-                meter.swap_ticks += blocks * self.swap_block_ticks
-                meter.swapped_blocks += blocks
-                self.swapped.appendleft(seq)
-                return
-            meter.swap_refused += 1
-        seq.lost_tokens = tokens
-        seq.computed = 0
-        seq.state = WAITING
-        self.waiting.push_back(seq)
-
-    def admit(self, seq: Sequence, hit_tokens: int, size: int) -> None:
-        """A waiting request enters the batch and computes ``size`` tokens in this step (blocks are taken
-        already).
-        """
-        now, record = self.now, self.record
-        seq.state = RUNNING
-        seq.computed = hit_tokens
-        self.meter.admitted += 1
-        if seq.scheduled is None:
-            seq.scheduled = now
-            record.scheduled_s[seq.id] = now * _S
-        if seq.lost_tokens:
-            self.meter.recomputed_tokens += max(seq.lost_tokens - hit_tokens, 0)
-            seq.lost_tokens = 0
-        if record.log is not None:
-            kind = "resume" if seq.preemptions else "admit"
-            record.log.append(Event(now, kind, seq.id, size, self.number))
-        self.running.append(seq)
-        self.prefilling.append(seq)
-        self.chunks.append((seq, size))
-
-    def swap_in(self, seq: Sequence) -> None:
-        """A swapped request comes back with all its tokens; the step pays for the transfer."""
-        now, blocks = self.now, seq.host_blocks
-        self.pool.take(blocks)
-        self.host_free += blocks
-        seq.host_blocks = 0
-        self.extra_ticks += blocks * self.swap_block_ticks
-        self.meter.swap_ticks += blocks * self.swap_block_ticks
-        seq.state = RUNNING
-        self.running.append(seq)
-        if seq.preempted_at is not None:
-            seq.preempted_ticks += now - seq.preempted_at
-            seq.preempted_at = None
-        if self.cohort.n == 0:
-            self.last_decode_end = seq.last_token or now
-            self.fresh.clear()
-        else:
-            self.fresh.append((seq.last_token or now, 1))
-        self.cohort.add(seq, seq.computed, seq.output - seq.generated)
-        if self.record.log is not None:
-            self.record.log.append(Event(now, "resume", seq.id, blocks, self.number))

@@ -6,9 +6,11 @@ encoder budgets, KV connectors.
 
 from __future__ import annotations
 
+from capacity.simulation import moves
 from capacity.simulation.replica import Replica
 from capacity.simulation.sequence import Sequence
 from capacity.simulation.settings import EngineSettings
+from capacity.simulation.walk import walk, worst_goes
 
 
 class VllmV1:
@@ -25,12 +27,14 @@ class VllmV1:
         self.chunked = scheduler.chunked
         self.skips = scheduler.head_of_line == "skip"
         self.watermark = int((scheduler.watermark or 0.0) * settings.num_blocks)
-        self.by_priority = scheduler.scheduling_policy == "priority"
-        self.aborts = settings.preemption_mode == "abort"
+        self.worst_first = worst_goes(settings)
 
     def refuses(self, engine: Replica, seq: Sequence) -> str | None:
         """Nothing beyond the front door's checks."""
         return None
+
+    def close(self, engine: Replica) -> None:
+        """Nothing to hand over at the end of a run."""
 
     def schedule(self, engine: Replica) -> None:
         """Form the coming step."""
@@ -42,7 +46,7 @@ class VllmV1:
         if engine.prefilling:
             demands = self._demands(engine, budget, cap)
             if demands is None or need + demands[1] > pool.free:
-                if self._walk(engine, cap):
+                if walk(engine, budget=self.budget, cap=cap, worst_first=self.worst_first):
                     engine.blocked_by = "preempted"
                     return
                 budget = self.budget - sum(size for _, size in engine.chunks)
@@ -55,7 +59,7 @@ class VllmV1:
                         pool.computed(seq, seq.computed + size)
                     budget -= size
         elif need > pool.free or budget < 0:
-            if self._walk(engine, cap):
+            if walk(engine, budget=self.budget, cap=cap, worst_first=self.worst_first):
                 engine.blocked_by = "preempted"
                 return
             budget = 0
@@ -114,54 +118,6 @@ class VllmV1:
             blocks += layout.blocks(seq.computed + size) - layout.blocks(seq.computed)
         return parts, blocks
 
-    def _walk(self, engine: Replica, cap: int) -> bool:
-        """Running requests one by one, as the engine does it; True when somebody was preempted."""
-        cohort, pool, layout, running = engine.cohort, engine.pool, engine.layout, engine.running
-        budget = self.budget
-        given: dict[Sequence, int] = {}
-        preempted = False
-        index = 0
-        while index < len(running) and budget > 0:
-            seq = running[index]
-            if seq.decoding:
-                size, need = 1, cohort.need(seq)
-            else:
-                size = seq.target - seq.computed
-                if cap and size > cap:
-                    size = cap
-                size = min(size, budget)
-                need = layout.blocks(seq.computed + size) - layout.blocks(seq.computed)
-            while need > pool.free:
-                victim = self._victim(running)
-                position = running.index(victim)
-                budget += given.get(victim, 0)
-                engine.preempt(victim, given.pop(victim, 0))
-                preempted = True
-                if victim is seq:
-                    break
-                if position < index:
-                    index -= 1
-            else:
-                pool.take(need)
-                given[seq] = size
-                budget -= size
-                index += 1
-                continue
-            break
-        for seq in running:
-            if not seq.decoding and seq in given:
-                engine.chunks.append((seq, given[seq]))
-                if pool.caches:
-                    pool.computed(seq, seq.computed + given[seq])
-        held = [seq for seq in running if seq.decoding and seq not in given]
-        engine.held = held or None
-        return preempted
-
-    def _victim(self, running: list[Sequence]) -> Sequence:
-        if self.by_priority or self.aborts:
-            return max(running, key=lambda seq: (seq.priority, seq.arrival, seq.order))
-        return running[-1]
-
     def _swap_in(self, engine: Replica, budget: int) -> int:
         """Swapped requests come back before anybody new, as far as blocks and seats go."""
         while engine.swapped and budget > 0 and len(engine.running) < self.seats:
@@ -171,7 +127,7 @@ class VllmV1:
             if need + margin > engine.pool.free:
                 break
             engine.swapped.popleft()
-            engine.swap_in(seq)
+            moves.swap_in(engine, seq)
             engine.pool.take(need - engine.layout.blocks(seq.computed))
             budget -= 1
         return budget
@@ -228,7 +184,7 @@ class VllmV1:
                 pool.computed(seq, hit_tokens + size)
             else:
                 pool.take(need)
-            engine.admit(seq, hit_tokens, size)
+            moves.admit(engine, seq, hit_tokens, size)
             budget -= size
         if passed and not self.skips and waiting.count > 1:
             self._note_passed_over(engine)

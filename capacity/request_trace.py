@@ -1,0 +1,231 @@
+"""Request traces: text in, requests out. Which file it was is read off its column names.
+
+Source: the published formats of the Azure LLM traces (TIMESTAMP, ContextTokens, GeneratedTokens), Mooncake
+(JSON lines with hash_ids of 512 tokens, milliseconds), BurstGPT and ServeGen, and a plain one. Left out:
+reading the file itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from capacity.errors import CapacityError
+from capacity.workload import MAX_REQUESTS, MAX_TOKENS, Requests
+
+ARRIVAL = ("arrival_s", "timestamp", "arrival_time", "arrived_at", "time", "arrival_ms", "timestamp_ms")
+PROMPT = (
+    "prompt_tokens",
+    "contexttokens",
+    "input_length",
+    "request tokens",
+    "input_tokens",
+    "input_toks",
+    "num_prefill_tokens",
+)
+OUTPUT = (
+    "output_tokens",
+    "generatedtokens",
+    "output_length",
+    "response tokens",
+    "output_toks",
+    "num_decode_tokens",
+)
+PLAIN = "arrival_s,prompt_tokens,output_tokens[,priority]"
+MOONCAKE_KEY_TOKENS = 512
+EPOCH_S = 1e7
+MAX_SPAN_S = 400 * 86_400.0
+
+
+def parse_trace(text: str) -> Requests:
+    """Requests of a CSV or JSON-lines trace, from time 0, sorted; ``notes`` say what was done to it.
+
+    Raises CapacityError that names the line and what was expected.
+
+    >>> trace =
+    parse_trace("arrival_s,prompt_tokens,output_tokens\\n1796100000.0,300,100\\n1796100000.5,500,80\\n")
+    >>> trace.arrival_s.tolist(), trace.notes
+    ([0.0, 0.5], ('arrival times are absolute and were rebased to the first arrival',))
+    """
+    body = text.lstrip("\ufeff \r\n\t")
+    if not body:
+        raise CapacityError(f"the trace is empty; expected CSV with {PLAIN}, or JSON lines", field="trace")
+    if "\x00" in body[:4096]:
+        raise CapacityError("the trace is not text; expected CSV or JSON lines", field="trace")
+    rows = _json_rows(body) if body[0] == "{" else _csv_rows(body)
+    return _requests(rows)
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.reader(io.StringIO(text))
+    try:
+        header = [name.strip().lower() for name in next(reader)]
+        for row in reader:
+            if not row or not any(cell.strip() for cell in row):
+                continue
+            if len(row) < len(header):
+                raise CapacityError(
+                    f"line {reader.line_num} of the trace has {len(row)} fields; expected {len(header)}",
+                    field="trace",
+                )
+            yield reader.line_num, dict(zip(header, row, strict=False))
+    except csv.Error as error:
+        raise CapacityError(
+            f"line {reader.line_num} of the trace is not CSV: {error}", field="trace"
+        ) from None
+
+
+def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise CapacityError(f"line {number} of the trace is not JSON", field="trace") from None
+        if not isinstance(row, dict):
+            raise CapacityError(f"line {number} of the trace is not a JSON object", field="trace")
+        yield number, {str(key).lower(): value for key, value in row.items()}
+
+
+def _requests(rows: Iterable[tuple[int, dict[str, Any]]]) -> Requests:
+    arrival: list[float] = []
+    prompt: list[int] = []
+    output: list[int] = []
+    priority: list[int] = []
+    prefixes: list[tuple[object, ...] | None] = []
+    names: tuple[str, str, str] | None = None
+    shares = False
+    for line, row in rows:
+        if names is None:
+            names = _columns(row)
+            shares = "hash_ids" in row
+        if len(arrival) >= MAX_REQUESTS:
+            raise CapacityError(f"the trace has more than {MAX_REQUESTS:,} requests", field="trace")
+        arrival.append(_time(row.get(names[0]), line, names[0]))
+        prompt.append(_tokens(row.get(names[1]), line, names[1]))
+        output.append(_tokens(row.get(names[2]), line, names[2]))
+        rank = row.get("priority")
+        priority.append(0 if rank in (None, "") else _priority(rank, line))
+        if shares:
+            keys = row.get("hash_ids")
+            prefixes.append(_keys(keys, line) if keys else None)
+    if names is None:
+        raise CapacityError(
+            f"the trace has a header but no requests; expected rows of {PLAIN}", field="trace"
+        )
+    times, notes = _rebased(arrival, names[0], milliseconds=shares or names[0].endswith("_ms"))
+    zero = sum(tokens == 0 for tokens in output)
+    if zero:
+        notes.append(
+            f"{zero:,} of {len(output):,} requests have no output tokens: they end with their prefill"
+        )
+    return Requests.of(
+        arrival_s=times,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        priority=priority,
+        prefixes=prefixes if shares else None,
+        prefix_key_tokens=MOONCAKE_KEY_TOKENS,
+        notes=notes,
+    )
+
+
+def _columns(row: dict[str, Any]) -> tuple[str, str, str]:
+    found = [next((name for name in names if name in row), None) for names in (ARRIVAL, PROMPT, OUTPUT)]
+    missing = [
+        what for what, name in zip(("arrival", "prompt", "output"), found, strict=True) if name is None
+    ]
+    if missing:
+        seen = ", ".join(list(row)[:8])[:120]
+        raise CapacityError(
+            f"the trace has no {' and no '.join(missing)} column; seen {seen}; expected {PLAIN}, or the columns of "
+            "Azure, Mooncake, BurstGPT or ServeGen",
+            field="trace",
+        )
+    return str(found[0]), str(found[1]), str(found[2])
+
+
+def _time(value: Any, line: int, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        try:
+            moment = datetime.fromisoformat(str(value).strip())
+        except ValueError:
+            raise CapacityError(
+                f"line {line} of the trace has {name} {str(value)[:40]!r}; expected seconds or a date and time",
+                field="trace",
+            ) from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(number):
+        raise CapacityError(
+            f"line {line} of the trace has {name} {value}; expected a finite number", field="trace"
+        )
+    return number
+
+
+def _tokens(value: Any, line: int, name: str) -> int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= MAX_TOKENS or number != int(number):
+        raise CapacityError(
+            f"line {line} of the trace has {name} {str(value)[:40]!r}; expected a whole number of tokens, 0 or more",
+            field="trace",
+        )
+    return int(number)
+
+
+def _priority(value: Any, line: int) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise CapacityError(
+            f"line {line} of the trace has priority {str(value)[:40]!r}; expected a whole number",
+            field="trace",
+        ) from None
+
+
+def _keys(value: Any, line: int) -> tuple[object, ...]:
+    if not isinstance(value, list) or not all(isinstance(key, int | str) for key in value):
+        raise CapacityError(
+            f"line {line} of the trace has hash_ids that are not a list of ids", field="trace"
+        )
+    return tuple(value)
+
+
+def _rebased(arrival: list[float], name: str, *, milliseconds: bool) -> tuple[list[float], list[str]]:
+    """Seconds from the first arrival when the times are absolute; relative times stay."""
+    notes: list[str] = []
+    first, last = min(arrival), max(arrival)
+    scale = 1.0
+    if milliseconds:
+        scale = 1e-3
+    else:
+        for limit, factor, unit in (
+            (1e17, 1e-9, "nanoseconds"),
+            (1e14, 1e-6, "microseconds"),
+            (1e11, 1e-3, "milliseconds"),
+        ):
+            if last > limit:
+                scale = factor
+                notes.append(f"{name} was read as {unit} since 1970")
+                break
+    absolute = first * scale > EPOCH_S
+    if (last - first) * scale > MAX_SPAN_S:
+        raise CapacityError(
+            f"the trace spans {(last - first) * scale / 86_400:,.0f} days; expected one time base, all relative or all "
+            "absolute, within 400 days",
+            field="trace",
+        )
+    if absolute or first < 0:
+        notes.append("arrival times are absolute and were rebased to the first arrival")
+        return [(at - first) * scale for at in arrival], notes
+    return [at * scale for at in arrival], notes

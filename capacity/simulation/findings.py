@@ -1,0 +1,129 @@
+"""What a reader of a run must not miss, in sentences: nothing finished, no steady state, why requests waited.
+
+Left out: advice (the diagnosis pages give that from live evidence).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capacity.simulation.record import REJECTED
+from capacity.simulation.simulator import Run
+from capacity.simulation.step_time import TICKS_PER_S
+
+if TYPE_CHECKING:
+    from capacity.simulation.report import Slo, Table
+
+_REFUSED = {
+    "empty_prompt": "with an empty prompt",
+    "prompt_exceeds_pool": "whose prompt alone needs more blocks than the pool has",
+    "prompt_and_output_exceed_pool": "whose prompt and answer together need more blocks than the pool has",
+    "exceeds_max_model_len": "longer than max_model_len",
+    "prompt_exceeds_batch_tokens": "whose prompt exceeds max_num_batched_tokens without chunked prefill",
+}
+_CAUSES = {
+    "blocks": "KV blocks: the head of the line did not fit the pool",
+    "seats": "seats: max_num_seqs requests were running",
+    "budget": "prefill budget: max_num_batched_tokens was used up",
+    "preempted": "preemption: nobody is admitted in a step that preempted",
+    "batch": "the batch in progress, which nobody can join",
+}
+
+
+def findings(run: Run, table: Table, slo: Slo) -> list[str]:
+    """Sentences, the gravest first."""
+    said: list[str] = []
+    arrived = len(table.outcome)
+    finished = int(table.finished.sum())
+    if run.cancelled:
+        said.append("cancelled: the figures cover only what had arrived")
+    if arrived == 0:
+        said.append("nothing arrived: the workload has no requests")
+    elif finished == 0:
+        said.append(f"nothing finished: none of {arrived:,} requests got an answer")
+    if arrived and (table.outcome == REJECTED).all():
+        said.append("everything was rejected")
+    for engine in run.engines:
+        said += [f"fault of the scheduler: {bug}" for bug in engine.bugs[:3]]
+    for reason, words in _REFUSED.items():
+        count = run.refusals.get(reason, 0)
+        if count:
+            said.append(
+                f"{count:,} {_requests(count)} {words} {'was' if count == 1 else 'were'} refused on arrival"
+            )
+    said += _steady(run, table)
+    said += _waiting(run)
+    said += _preempted(run, table)
+    lost = sum(engine.meter.cap_lost_tokens for engine in run.engines)
+    if lost:
+        said.append(
+            f"long_prefill_token_threshold left {lost:,} tokens of step budget unused while nobody else wanted them; "
+            "vLLM skips the cap for a lone request since pull request 57951 "
+            "(scheduler.long_prefill_cap_when_alone: false)"
+        )
+    if finished and slo.ttft_s is None and slo.tpot_s is None and slo.e2e_s is None:
+        said.append(
+            "no objective is set, so every finished request counts as goodput (slo.ttft_s, slo.tpot_s, slo.e2e_s)"
+        )
+    return said
+
+
+def _requests(count: int) -> str:
+    return "request" if count == 1 else "requests"
+
+
+def _steady(run: Run, table: Table) -> list[str]:
+    """No steady state: waiting grows with every quarter of the arrivals."""
+    waits = np.where(table.finished, table.queue_s, np.nan)
+    if len(waits) < 80 or not table.finished.any():
+        return []
+    span = float(table.arrival_s[-1] - table.arrival_s[0])
+    service = float(np.nanmean(table.e2e_s - table.queue_s))
+    means = [
+        float(np.nanmean(part)) if np.isfinite(part).any() else np.nan for part in np.array_split(waits, 4)
+    ]
+    rising = all(later > earlier for earlier, later in zip(means, means[1:], strict=False))
+    if rising and span > 0 and means[-1] > 2 * max(means[0], 1e-9) and means[-1] > max(service, 0.05 * span):
+        return [
+            f"no steady state: mean queue time rose from {means[0]:.2f} s in the first quarter of the requests to "
+            f"{means[-1]:.2f} s in the last; the means depend on how long the run is"
+        ]
+    return []
+
+
+def _waiting(run: Run) -> list[str]:
+    totals: dict[str, int] = {}
+    for engine in run.engines:
+        for cause, ticks in engine.meter.wait_ticks.items():
+            totals[cause] = totals.get(cause, 0) + ticks
+    whole = sum(totals.values())
+    busy = sum(engine.meter.busy_ticks for engine in run.engines)
+    said: list[str] = []
+    if whole > 0.02 * busy:
+        cause = max(totals, key=lambda name: totals[name])
+        said.append(
+            f"requests waited during {whole / TICKS_PER_S:.3g} s, mostly ({totals[cause] / whole:.0%}) for {_CAUSES[cause]}"
+        )
+    passed = sum(engine.meter.passed_over for engine in run.engines)
+    if passed:
+        said.append(
+            "head-of-line blocking: the first request in line did not fit while a smaller one behind it would have; "
+            "the engine does not skip (scheduler.head_of_line: skip shows the difference)"
+        )
+    return said
+
+
+def _preempted(run: Run, table: Table) -> list[str]:
+    count = sum(engine.meter.preemptions for engine in run.engines)
+    if not count:
+        return []
+    recomputed = sum(engine.meter.recomputed_tokens for engine in run.engines)
+    share = float((table.preemptions > 0).sum() / len(table.preemptions))
+    worst = int(table.preemptions.max(initial=0))
+    text = (
+        f"{count:,} preemptions of {share:.1%} of the requests (one of them {worst} times); "
+        f"{recomputed:,} tokens were computed again"
+    )
+    return [text]

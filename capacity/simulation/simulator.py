@@ -1,0 +1,440 @@
+"""One run: requests arrive, policies decide, a router picks an engine, engines advance, clients give up or
+come back.
+
+Events (arrivals, retries, time-outs, failures, checks) are taken in order of time; between two of them the
+engines advance by themselves. Same requests, settings and seed: same run. Left out: network time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from capacity.simulation import moves
+from capacity.simulation.admission import Policy, PoolView, Refusal
+from capacity.simulation.clients import Client
+from capacity.simulation.fleet import Dispatcher, FleetSettings, Health
+from capacity.simulation.record import FINISHED, REJECTED, Event, Record
+from capacity.simulation.replica import Replica, Rules
+from capacity.simulation.rules_sglang import Sglang
+from capacity.simulation.rules_static import StaticBatch
+from capacity.simulation.rules_vllm_v0 import VllmV0
+from capacity.simulation.rules_vllm_v1 import VllmV1
+from capacity.simulation.sequence import GONE, Prefix
+from capacity.simulation.sequence import Sequence as Live
+from capacity.simulation.settings import EngineSettings
+from capacity.simulation.step_time import TICKS_PER_S, to_ticks
+from capacity.workload import Requests
+
+END = 1 << 200
+_RULES: dict[str, Callable[[EngineSettings], Rules]] = {
+    "vllm-v1": VllmV1,
+    "vllm-v0": VllmV0,
+    "sglang": Sglang,
+    "static": StaticBatch,
+    "request-level": StaticBatch,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """``users`` who each send their next request ``think_s`` after the answer to the last."""
+
+    users: int
+    think_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A finished run: the requests as given, what happened to each, and the engines with their meters."""
+
+    requests: Requests
+    record: Record
+    engines: list[Replica]
+    refusals: dict[str, int]
+    retries: int
+    end_s: float
+    cancelled: bool = False
+    ejections: int = 0
+    started: list[float] = field(default_factory=list)
+    arrival_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+class Simulation:
+    """Set up with settings, then ``run``. ``progress`` is called with the share of requests that have arrived
+    and may return False to cancel."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        requests: Requests,
+        *,
+        seed: int = 0,
+        policies: Sequence[Policy] = (),
+        client: Client | None = None,
+        fleet: FleetSettings | None = None,
+        closed_loop: ClosedLoop | None = None,
+        log: bool = False,
+        until_s: float | None = None,
+        progress: Callable[[float], bool] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.requests = requests
+        self.policies = tuple(policies)
+        self.client = client or Client()
+        self.fleet = fleet or FleetSettings()
+        self.closed_loop = closed_loop
+        self.until = END if until_s is None else to_ticks(until_s)
+        self.progress = progress
+        self.rng = random.Random(seed)
+        self.record = Record(len(requests), log=log)
+        self.sharing = settings.enable_prefix_caching and requests.prefixes is not None
+        self.sharing = self.sharing and settings.block_layout.is_plain
+        span = float(requests.arrival_s[-1] - requests.arrival_s[0]) if len(requests) else 0.0
+        self.interval = max(to_ticks(span / 1000), to_ticks(0.01))
+        self.engines: list[Replica] = []
+        self.up: list[Replica] = []
+        self.dispatcher = Dispatcher(self.fleet.router, self.rng)
+        self.health = Health(self.fleet.breaker)
+        self.events: list[tuple[int, int, str, object]] = []
+        self.sequence = 0
+        self.refusals: dict[str, int] = {}
+        self.retries = 0
+        self.started: list[float] = []
+        self.where: dict[tuple[int, int], Replica] = {}
+        self.next_request = 0
+        self.cancelled = False
+        self.starting = 0
+        self.watches = bool(self.policies) or closed_loop is not None or self.fleet.breaker is not None
+        self.tracks = (
+            self.client.timeout_s is not None
+            or self.client.patience_s is not None
+            or bool(self.fleet.failures)
+        )
+        self.arrival_s = np.array(requests.arrival_s, dtype=float)
+        for _ in range(self.fleet.replicas):
+            self._start_engine()
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Run:
+        """Carry the run out."""
+        for failure in self.fleet.failures:
+            self._push(to_ticks(failure.at_s), "fail", failure)
+        if self.fleet.autoscale:
+            self._push(to_ticks(self.fleet.autoscale.check_s), "check", None)
+        if self.closed_loop:
+            self._run_closed_loop()
+        else:
+            self._run_open()
+        now = max([engine.now for engine in self.engines], default=0)
+        for engine in self.engines:
+            engine.rules.close(engine)
+        return Run(
+            requests=self.requests,
+            record=self.record,
+            engines=self.engines,
+            refusals=self.refusals,
+            retries=self.retries,
+            end_s=now / TICKS_PER_S,
+            cancelled=self.cancelled,
+            ejections=self.health.ejections,
+            started=self.started,
+            arrival_s=self.arrival_s,
+        )
+
+    def _run_open(self) -> None:
+        requests = self.requests
+        count = len(requests)
+        chunk = 1 << 14
+        simple = not (self.policies or self.tracks or self.watches) and len(self.engines) == 1
+        simple = simple and not self.fleet.autoscale
+        for first in range(0, count, chunk):
+            last = min(first + chunk, count)
+            ticks = [round(at * TICKS_PER_S) for at in self.arrival_s[first:last].tolist()]
+            prompts = requests.prompt_tokens[first:last].tolist()
+            outputs = requests.output_tokens[first:last].tolist()
+            ranks = requests.priority[first:last].tolist()
+            for offset in range(last - first):
+                at = ticks[offset]
+                if at > self.until:
+                    self._advance(self.until)
+                    return
+                number = first + offset
+                live = Live(
+                    number,
+                    at,
+                    prompts[offset],
+                    outputs[offset],
+                    ranks[offset],
+                    self._prefix(number),
+                    None if requests.sessions is None else int(requests.sessions[number]),
+                )
+                if simple:
+                    engine = self.up[0]
+                    engine.advance(at)
+                    reason = engine.refuses(live)
+                    if reason is None:
+                        engine.submit(live, at)
+                        continue
+                    self._refuse(live, Refusal(400, reason), at)
+                else:
+                    self._until(at)
+                    self._arrive(live, at)
+            if self.progress is not None and not self.progress(last / count):
+                self.cancelled = True
+                return
+        self._until(self.until)
+
+    def _until(self, at: int) -> None:
+        """Take every event before ``at`` and advance the engines to it."""
+        events = self.events
+        while events and events[0][0] <= at:
+            if at == self.until and self._over():
+                break
+            when, _, kind, what = heappop(events)
+            self._advance(when)
+            self._handle(when, kind, what)
+        self._advance(at)
+
+    def _over(self) -> bool:
+        """Nothing is left but checks that would repeat for ever."""
+        return all(engine.idle for engine in self.engines) and all(
+            kind in ("check", "timeout") for _, _, kind, _ in self.events
+        )
+
+    def _advance(self, at: int) -> None:
+        for engine in self.engines:
+            engine.advance(at)
+            if engine.departed:
+                self._notice(engine)
+
+    def _run_closed_loop(self) -> None:
+        """Users send, wait, think, send; engines pause whenever somebody leaves."""
+        loop = self.closed_loop
+        assert loop is not None
+        for _ in range(min(loop.users, len(self.requests))):
+            self._next_of_loop(to_ticks(float(self.arrival_s[0])))
+        for engine in self.engines:
+            engine.pause_on_finish = True
+        while True:
+            at = self.events[0][0] if self.events else END
+            busy = [engine for engine in self.engines if not engine.idle]
+            ahead = min(busy, key=lambda engine: engine.end or engine.now, default=None)
+            if ahead is not None and (ahead.end if ahead.end is not None else ahead.now) < min(
+                at, self.until
+            ):
+                mark = ahead.end if ahead.end is not None else ahead.now
+                ahead.advance(min(at, self.until) if len(busy) == 1 else mark + 1)
+                if ahead.departed:
+                    self._notice(ahead)
+                continue
+            if at == END or at > self.until or (not busy and self._over()):
+                return
+            when, _, kind, what = heappop(self.events)
+            self._handle(when, kind, what)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def _push(self, at: int, kind: str, what: object) -> None:
+        self.sequence += 1
+        heappush(self.events, (at, self.sequence, kind, what))
+
+    def _handle(self, now: int, kind: str, what: object) -> None:
+        if kind == "arrive":
+            assert isinstance(what, Live)
+            self._arrive(what, now)
+        elif kind == "timeout":
+            assert isinstance(what, tuple)
+            live, why = what
+            self._give_up(live, why, now)
+        elif kind == "fail":
+            self._fail(what.replica, what.restart_s, now)  # type: ignore[attr-defined]
+        elif kind == "start":
+            self._start_engine(now)
+        elif kind == "back":
+            assert isinstance(what, Replica)
+            self.up.append(what)
+            self.up.sort(key=lambda engine: engine.number)
+        elif kind == "check":
+            self._check_scale(now)
+
+    def _prefix(self, number: int) -> Prefix | None:
+        prefixes = self.requests.prefixes
+        if prefixes is None or not self.sharing:
+            return None
+        keys = prefixes[number]
+        return Prefix(keys, self.requests.prefix_key_tokens) if keys else None
+
+    def _next_of_loop(self, at: int) -> None:
+        number = self.next_request
+        if number >= len(self.requests):
+            return
+        self.next_request += 1
+        requests = self.requests
+        self.arrival_s[number] = at / TICKS_PER_S
+        live = Live(
+            number,
+            at,
+            int(requests.prompt_tokens[number]),
+            int(requests.output_tokens[number]),
+            int(requests.priority[number]),
+            self._prefix(number),
+            None if requests.sessions is None else int(requests.sessions[number]),
+        )
+        self._push(at, "arrive", live)
+
+    def _arrive(self, live: Live, now: int) -> None:
+        """The front door: what can never run, then the policies in order, then the router."""
+        if not self.up:
+            self._refuse(live, Refusal(503, "no_replica"), now)
+            return
+        reason = self.up[0].refuses(live)
+        if reason is not None:
+            self._refuse(live, Refusal(400, reason), now)
+            return
+        now_s = now / TICKS_PER_S
+        if self.policies:
+            view = PoolView(self.up)
+            for policy in self.policies:
+                refusal = policy.decide(view, live, now_s)
+                if refusal is not None:
+                    self._refuse(live, refusal, now)
+                    return
+            for policy in self.policies:
+                policy.entered(live, now_s)
+        engine = self.dispatcher.pick(self.health.allowed(self.up, now_s), live)
+        engine.submit(live, now)
+        if self.tracks:
+            self.where[live.id, live.attempt] = engine
+            client = self.client
+            if client.timeout_s is not None:
+                self._push(now + to_ticks(client.timeout_s), "timeout", (live, "timeout"))
+            if client.patience_s is not None:
+                self._push(now + to_ticks(client.patience_s), "timeout", (live, "impatient"))
+
+    def _refuse(self, live: Live, refusal: Refusal, now: int) -> None:
+        self.refusals[refusal.reason] = self.refusals.get(refusal.reason, 0) + 1
+        live.state = GONE
+        meter = (self.up or self.engines)[0].meter
+        meter.rejected += 1
+        if refusal.status != 400 and self._comes_back(live, refusal.retry_after_s, now):
+            return
+        self.record.close(live.id, REJECTED, refusal.reason, now)
+        if self.record.log is not None:
+            self.record.log.append(Event(now, "reject", live.id, refusal.status))
+        if self.closed_loop:
+            self._next_of_loop(now + max(to_ticks(self.closed_loop.think_s), 1))
+
+    def _comes_back(self, live: Live, retry_after_s: float | None, now: int) -> bool:
+        delay = self.client.delay_s(live.attempt, retry_after_s, self.rng)
+        if delay is None:
+            return False
+        self.retries += 1
+        record = self.record
+        record.attempts[live.id] += 1
+        record.scheduled_s[live.id] = record.first_token_s[live.id] = float("nan")
+        at = now + max(to_ticks(delay), 1)
+        again = Live(
+            live.id,
+            at,
+            live.prompt,
+            live.output,
+            live.priority,
+            live.prefix,
+            live.session,
+            attempt=live.attempt + 1,
+        )
+        self._push(at, "arrive", again)
+        if record.log is not None:
+            record.log.append(Event(now, "retry", live.id, live.attempt + 1))
+        return True
+
+    def _give_up(self, live: Live, why: str, now: int) -> None:
+        if live.state == GONE or (why == "impatient" and live.first_token is not None):
+            return
+        engine = self.where.pop((live.id, live.attempt), None)
+        if engine is None:
+            return
+        if self.client.retry_on_timeout:
+            self._comes_back(live, None, now)
+        engine.abort(live, now, why)
+
+    def _notice(self, engine: Replica) -> None:
+        """Requests that left an engine: tell policies and breaker, let closed-loop users go on."""
+        departed, engine.departed = engine.departed, []
+        for live in departed:
+            now = engine.now
+            answered = (
+                self.record.outcome[live.id] == FINISHED and live.attempt == self.record.attempts[live.id]
+            )
+            e2e_s = (now - live.arrival) / TICKS_PER_S if answered else None
+            for policy in self.policies:
+                policy.left(live, now / TICKS_PER_S, e2e_s)
+            if e2e_s is not None and self.fleet.breaker:
+                self.health.seen(engine.number, e2e_s / max(live.output, 1), now / TICKS_PER_S)
+            if self.closed_loop:
+                self._next_of_loop(now + to_ticks(self.closed_loop.think_s))
+
+    # -- engines come and go ---------------------------------------------------------------------------------------
+
+    def _start_engine(self, now: int = 0) -> None:
+        number = len(self.engines)
+        rules = _RULES[self.settings.scheduler.rules](self.settings)
+        engine = Replica(
+            self.settings,
+            rules,
+            self.record,
+            number=number,
+            sharing=self.sharing,
+            timeline_interval=self.interval,
+        )
+        engine.slowdown = self.fleet.slowdown.get(number, 1)
+        engine.collect = self.watches
+        engine.pause_on_finish = self.closed_loop is not None
+        engine.now = now
+        self.engines.append(engine)
+        self.up.append(engine)
+        if now:
+            self.starting -= 1
+            self.started.append(now / TICKS_PER_S)
+
+    def _fail(self, number: int, restart_s: float | None, now: int) -> None:
+        engine = self.engines[number]
+        if engine not in self.up:
+            return
+        self.up.remove(engine)
+        lost = moves.fail(engine, now)
+        if restart_s is not None:
+            self._push(now + to_ticks(restart_s), "back", engine)
+        for live in lost:
+            for policy in self.policies:
+                policy.left(live, now / TICKS_PER_S, None)
+            again = Live(
+                live.id,
+                live.arrival,
+                live.prompt,
+                live.output,
+                live.priority,
+                live.prefix,
+                live.session,
+                attempt=live.attempt,
+            )
+            self._arrive(again, now)
+
+    def _check_scale(self, now: int) -> None:
+        scale = self.fleet.autoscale
+        assert scale is not None
+        view = PoolView(self.up)
+        crowded = (
+            view.waiting > scale.waiting_per_replica * max(len(self.up), 1)
+            or view.kv_usage > scale.kv_threshold
+        )
+        if crowded and len(self.up) + self.starting < scale.max_replicas:
+            self.starting += 1
+            self._push(now + to_ticks(scale.start_delay_s), "start", None)
+        self._push(now + to_ticks(scale.check_s), "check", None)
