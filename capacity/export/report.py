@@ -204,9 +204,13 @@ def _curve(plan: Plan) -> str:
     if usual is not None and usual.mean > 0:
         marks.append(Mark(label=f"typical: {usual.mean:,}", at=usual.tokens_mean, height=float(usual.mean)))
     message = (
-        f"The pool holds {counted.guaranteed:,} full-length requests; "
-        f"requests of {points[0].tokens:,} tokens: {int(points[0].requests):,}"
+        f"The pool holds {counted.guaranteed:,} full-length request{'' if counted.guaranteed == 1 else 's'}"
     )
+    short = [p.tokens for p in points if p.requests > counted.seats]
+    if short and short[-1] < last.tokens:
+        message += f"; below about {_round_tokens(short[-1])} tokens the {counted.seats:,} seats bind first"
+    elif short:
+        message += f", more than the {counted.seats:,} seats"
     chart = log_log(
         Line(points=[(p.tokens, p.requests, p.low, p.high) for p in points], colour="#0072B2"),
         points=marks,
@@ -296,7 +300,7 @@ def _equations(plan: Plan) -> str:
 
     def flush() -> None:
         if rows:
-            out.append(f"<h3>{escape(section)}</h3>" + _table(heads, rows, quiet={1, 4}))
+            out.append(f"<h3>{escape(section)}</h3>" + _table(heads, rows, quiet={1, 4}, kind="equations"))
 
     for step in explain(plan):
         if step.section != section:
@@ -311,7 +315,9 @@ def _assumptions(plan: Plan) -> str:
     rows = [(a.key, a.value, a.source) for a in plan.assumptions]
     if not rows:
         return ""
-    return "<h2>Assumed because it was not given</h2>" + _table(("Key", "Value", "Source"), rows, quiet={2})
+    return "<h2>Assumed because it was not given</h2>" + _table(
+        ("Key", "Value", "Source"), rows, quiet={2}, kind="keys"
+    )
 
 
 def _warnings(plan: Plan) -> str:
@@ -330,6 +336,7 @@ def _table(
     *,
     numbers: frozenset[int] | set[int] = frozenset(),
     quiet: frozenset[int] | set[int] = frozenset(),
+    kind: str = "plain",
 ) -> str:
     def mark(i: int) -> str:
         return " class='n'" if i in numbers else " class='src'" if i in quiet else ""
@@ -342,7 +349,7 @@ def _table(
         "<tr>" + "".join(f"<td{mark(i)}>{escape(str(cell))}</td>" for i, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"<div class='scroll'><table class='{kind}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _sentence(text: str) -> str:
@@ -352,6 +359,16 @@ def _sentence(text: str) -> str:
 
 def _gib(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def _round_tokens(value: int) -> str:
+    """Two digits are enough for a figure read off a curve.
+
+    >>> _round_tokens(447)
+    '450'
+    """
+    digits = max(0, len(str(value)) - 2)
+    return f"{round(value, -digits):,}"
 
 
 def _count(value: float) -> str:

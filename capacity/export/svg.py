@@ -89,7 +89,7 @@ def log_log(
     ys = [y for p in line.points for y in p[1:] if y > 0] + [m.height for m in points if m.height > 0]
     if level is not None:
         ys.append(level.at)
-    y0, y1 = 10 ** math.floor(math.log10(max(1e-2, min(ys)))), 10 ** math.ceil(math.log10(max(ys) * 1.05))
+    y0, y1 = 10 ** math.floor(math.log10(max(1e-2, min(ys) / 2))), 10 ** math.ceil(math.log10(max(ys) * 1.05))
     x0, x1 = min(xs), max(max(xs), min(xs) * 2)
     left, right, top, bottom, height = 62, 14, 12, 46, 300
 
@@ -117,7 +117,7 @@ def log_log(
         tick *= 2**every
     upper = " ".join(f"{px(p[0]):.1f},{py(p[3]):.1f}" for p in line.points)
     lower = " ".join(f"{px(p[0]):.1f},{py(p[2]):.1f}" for p in reversed(line.points))
-    out.append(f'<polygon points="{upper} {lower}" fill="{line.colour}" opacity="0.18"/>')
+    out.append(f'<polygon points="{upper} {lower}" fill="{line.colour}" opacity="0.3"/>')
     path = " ".join(f"{px(p[0]):.1f},{py(p[1]):.1f}" for p in line.points)
     out.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2"/>')
     if level is not None:

@@ -1,0 +1,161 @@
+"""The printable report: nothing from outside, nothing that runs, every text escaped, charts to scale."""
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from capacity.answer import verdict
+from capacity.export.report import report_html
+from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
+from capacity.length_curve import length_curve
+from capacity.plan import Plan, plan
+from capacity.scenario import Scenario
+from capacity.search import fixes
+
+VOID = {"meta"}
+WORKLOAD = {"prompt_tokens": {"mean": 1500, "cv": 1}, "output_tokens": 300}
+CASES = [
+    {"model": "llama-3.1-8b", "gpu": "h100", "max_model_len": 8192, **WORKLOAD},
+    {"model": "meta-llama/Llama-2-13b-hf", "gpu": "a100-80gb", "engine_version": "0.11.0", **WORKLOAD},
+    {"model": "qwen3-next-80b-a3b", "gpu": "h100", "tensor_parallel_size": 4, "pipeline_parallel_size": 2},
+    {"model": "llama-3.1-70b", "gpu": "h100"},
+    {"model": "gemma-3-27b", "kv_cache_gib": 20},
+    {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8, "kv_cache_gib": 38},
+]
+
+
+class Reader(HTMLParser):
+    """Collects tags and checks that every one that opens is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case["model"])
+def found(request: pytest.FixtureRequest) -> Plan:
+    return plan(Scenario.parse(request.param))
+
+
+def test_well_formed_and_self_contained(found: Plan) -> None:
+    page = read(report_html(found, fixes=fixes(found) if found.fit != "yes" else ()))
+    tags = {tag for tag, _ in page.seen}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base", "a"}
+    for tag, attrs in page.seen:
+        assert not {key for key in attrs if key.startswith("on") or key in ("src", "href")}, (tag, attrs)
+    assert verdict(found) in page.text
+    assert "nan" not in page.text.lower().split() and "inf" not in page.text.lower().split()
+
+
+def test_says_the_plans_figures(found: Plan) -> None:
+    page = read(report_html(found))
+    assert found.pool is not None
+    for line in found.pool.log_lines:
+        assert line in page.text
+    assert f"{found.pool.blocks_per_max_request:,}" in page.text
+    if found.bill is not None:
+        for term in found.bill.terms:
+            assert " ".join(term.source.split()) in " ".join(page.text.split())
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style><b>", "&lt;i&gt;", "a'b\"c"],
+)
+def test_hostile_texts_do_not_become_html(hostile: str) -> None:
+    with open("tests/fixtures/model_shapes/llama3_8b.json", encoding="utf-8") as lines:
+        config = {**json.load(lines), "_name_or_path": hostile}
+    found = plan(Scenario.parse({"model_config": config, "gpu": "h100", **WORKLOAD}))
+    changes = [{"action": hostile, "changes": {hostile: hostile}, "guaranteed": 1, "max_concurrency": 1.0}]
+    page = read(report_html(found, fixes=changes, made_at=hostile))
+    plain = read(
+        report_html(found, fixes=[{**changes[0], "action": "x", "changes": {"x": "x"}}], made_at="x")
+    )
+    assert [tag for tag, _ in page.seen] == [tag for tag, _ in plain.seen]
+    assert hostile in page.text
+
+
+def test_no_external_address(found: Plan) -> None:
+    text = report_html(found)
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+    assert set(re.findall(r"url\(([^)]*)\)", text)) <= {"#hatch"}
+    assert "default-src 'none'" in text
+
+
+def test_bar_widths_are_to_scale() -> None:
+    text = stacked_bar(
+        [Part(label="a", value=30, colour="#0072B2"), Part(label="b", value=10, colour="#009E73")],
+        marks=[Mark(label="budget", at=36)],
+        unit="GiB",
+        alt="x",
+    )
+    widths = [float(w) for w in re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)"', text)]
+    assert widths[0] == pytest.approx(3 * widths[1], rel=0.01)
+    mark = float(re.search(r'<line x1="([\d.]+)"', text.split("</defs>")[1])[1])  # type: ignore[index]
+    assert mark == pytest.approx(8 + 0.9 * sum(widths), abs=1)
+
+
+def test_curve_points_fall_on_the_axes() -> None:
+    text = log_log(
+        Line(points=[(100, 1000, 900, 1100), (10_000, 10, 9, 11)], colour="#0072B2"),
+        points=[Mark(label="10 at 10,000", at=10_000, height=10)],
+        level=Mark(label="seats", at=256),
+        x_title="tokens",
+        y_title="requests",
+        alt="x",
+    )
+    assert "10 at 10,000" in text and "10,000" in text and "seats" in text
+    corners = [
+        tuple(map(float, p.split(","))) for p in re.search(r'polyline points="([^"]+)"', text)[1].split()
+    ]  # type: ignore[index]
+    assert corners[0][0] < corners[1][0] and corners[0][1] < corners[1][1]
+
+
+def test_bars_share_one_scale() -> None:
+    rows = [
+        ("a", (Part(label="u", value=4, colour="#0072B2"),), "1"),
+        ("b", (Part(label="u", value=2, colour="#0072B2"),), "2"),
+    ]
+    widths = [
+        float(w) for w in re.findall(r'width="([\d.]+)" height="28"', bars(rows, unit="tokens", alt="x"))
+    ]
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
+
+
+def test_length_curve_falls_and_ends_in_the_guarantee(found: Plan) -> None:
+    curve = length_curve(found)
+    if found.pool is None or found.pool.num_blocks == 0:
+        assert curve == ()
+        return
+    assert all(a.requests >= b.requests and a.tokens < b.tokens for a, b in pairwise(curve))
+    assert all(p.low <= p.requests <= p.high for p in curve)
+    assert int(curve[-1].requests) == found.concurrency.guaranteed
+    assert curve[-1].tokens == found.inputs.max_model_len
