@@ -88,10 +88,13 @@ def summary(results: list[Outcome]) -> Summary:
 
 def one_per_start_up(results: list[Outcome]) -> list[Outcome]:
     """One result per model, format, card, release and arguments that matter: repeats of one start-up count once."""
-    kept = {}
+    kept: dict[tuple[str, ...], Outcome] = {}
     for result in results:
         row = result.row
-        key = tuple(row[name] for name in ("model", "gpu", "engine_version", "tp", "pp", "weights_gib", "kv_cache_gib"))
+        key = tuple(
+            row[name]
+            for name in ("model", "gpu", "engine_version", "tp", "pp", "weights_gib", "kv_cache_gib")
+        )
         kept.setdefault(key, result)
     return list(kept.values())
 
@@ -122,9 +125,7 @@ def h100_outcomes(*, weights_stated: bool, adds_up: bool) -> list[tuple[Row, flo
 
 def _line(name: str, results: list[Outcome]) -> str:
     s = summary(results)
-    return (
-        f"| {name} | {s.rows} | {s.median:.2%} | {s.p90:.1%} | {s.signed:+.2%} | {s.worst:.1%} | {s.coverage:.0%} |"
-    )
+    return f"| {name} | {s.rows} | {s.median:.2%} | {s.p90:.1%} | {s.signed:+.2%} | {s.worst:.1%} | {s.coverage:.0%} |"
 
 
 def _totals(rows: list[Row]) -> list[str]:
@@ -149,10 +150,15 @@ def _terms(rows: list[Row]) -> list[str]:
         if row["activation_peak_gib"]:
             gaps["activation"].append(stated.terms[1].bytes / GIB - float(row["activation_peak_gib"]))
         if row["graph_estimate_gib"]:
-            gaps["CUDA graphs, estimate"].append(stated.terms[2].bytes / GIB - float(row["graph_estimate_gib"]))
+            gaps["CUDA graphs, estimate"].append(
+                stated.terms[2].bytes / GIB - float(row["graph_estimate_gib"])
+            )
         name = "non-torch" if row["non_torch_gib"] else "non-torch (by subtraction)"
         gaps[name].append(stated.terms[3].bytes / GIB - outside_gib(row, stated))
-    lines = ["| term | rows | mean signed, GiB | median size | p90 size | worst |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| term | rows | mean signed, GiB | median size | p90 size | worst |",
+        "|---|---|---|---|---|---|",
+    ]
     for name in sorted(gaps):
         values = gaps[name]
         sizes = [abs(value) for value in values]
@@ -167,16 +173,24 @@ def _sources(rows: list[Row]) -> list[str]:
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for result in cross_validated(rows):
         groups[result.row["group"]].append(result)
-    lines = ["| source | rows | median error | mean signed | worst | in interval |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| source | rows | median error | mean signed | worst | in interval |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, results in sorted(groups.items(), key=lambda item: -len(item[1])):
         s = summary(results)
-        lines.append(f"| {name} | {s.rows} | {s.median:.2%} | {s.signed:+.2%} | {s.worst:.1%} | {s.coverage:.0%} |")
+        lines.append(
+            f"| {name} | {s.rows} | {s.median:.2%} | {s.signed:+.2%} | {s.worst:.1%} | {s.coverage:.0%} |"
+        )
     return lines
 
 
 def _far(rows: list[Row]) -> list[str]:
     far = [result for result in outcomes(rows, weights_stated=True) if abs(result.error) > 0.03]
-    lines = ["| row | release | model | card | printed KV | predicted | error |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| row | release | model | card | printed KV | predicted | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for result in sorted(far, key=lambda r: -abs(r.error)):
         row = result.row
         card = f"{row['gpu'] or row['total_gib'] + ' GiB'} TP{row['tp']}"
@@ -200,7 +214,9 @@ def _h100() -> list[str]:
     for stated, computed, adding in zip(*runs, strict=True):
         row = stated[0]
         observed = float(row["kv_cache_gib"])
-        cells = " | ".join(f"{value:.2f} ({value / observed - 1:+.1%})" for _, value in (stated, computed, adding))
+        cells = " | ".join(
+            f"{value:.2f} ({value / observed - 1:+.1%})" for _, value in (stated, computed, adding)
+        )
         lines.append(f"| {row['model']} | {row['tensor_parallel_size']} | {observed:.2f} | {cells} |")
     return lines
 

@@ -101,10 +101,10 @@ def coefficients_set(values: dict[Key, float]) -> Iterator[None]:
 
     table.coefficients.cache_clear()
     table.coefficient.cache_clear()
-    table.read_table = changed  # type: ignore[attr-defined]
+    table.read_table = changed
     try:
         yield
     finally:
-        table.read_table = original  # type: ignore[attr-defined]
+        table.read_table = original
         table.coefficients.cache_clear()
         table.coefficient.cache_clear()

@@ -28,8 +28,16 @@ DEEPSTACK_COPIES = 4
 V0_SPREAD, V0_SPREAD_WITH_IMAGES = 0.12, 0.4
 KEEPS_WORKSPACE: Version = (0, 13, 0)
 FLASHINFER_INSTALLS: tuple[tuple[tuple[str, ...], Version, Version], ...] = (
-    (("Mistral3", "Pixtral"), (0, 8, 0), (0, 11, 0)),  # H100 start-up of Mistral-Small-3.2 on 0.11.0: 2.12 GiB
-    (("GptOss",), (0, 10, 1), (0, 10, 1)),  # the 0.10.1+gptoss wheel requires it; A100 TP4 start-up on 0.10.1.1
+    (
+        ("Mistral3", "Pixtral"),
+        (0, 8, 0),
+        (0, 11, 0),
+    ),  # H100 start-up of Mistral-Small-3.2 on 0.11.0: 2.12 GiB
+    (
+        ("GptOss",),
+        (0, 10, 1),
+        (0, 10, 1),
+    ),  # the 0.10.1+gptoss wheel requires it; A100 TP4 start-up on 0.10.1.1
 )
 
 
@@ -143,7 +151,10 @@ def _sampler(
     spec: ModelSpec, version: Version, runner: str, rows: int, tokens: int, width: int, gpu_id: str
 ) -> tuple[float, float, str]:
     """(bytes, half width of the interval, name) of the dummy sampler pass."""
-    condition, name = runner, {"v0": "sort", "v2": "gumbel"}.get(runner, "sort" if version < (0, 17, 0) else "kernel")
+    condition, name = (
+        runner,
+        {"v0": "sort", "v2": "gumbel"}.get(runner, "sort" if version < (0, 17, 0) else "kernel"),
+    )
     if runner == "v1" and _brings_flashinfer(spec, version):
         condition, name = "flashinfer", "flashinfer"
     per_logit = coefficient("sampler_bytes_per_logit", version, condition)
@@ -159,7 +170,8 @@ def _sampler(
 def _brings_flashinfer(spec: ModelSpec, version: Version) -> bool:
     """Models whose public start-ups of 0.8 to 0.11.0 ran with FlashInfer installed (V1 then samples with it)."""
     return any(
-        first <= version <= last and spec.architecture.startswith(names) for names, first, last in FLASHINFER_INSTALLS
+        first <= version <= last and spec.architecture.startswith(names)
+        for names, first, last in FLASHINFER_INSTALLS
     )
 
 
@@ -169,7 +181,9 @@ def _tower(spec: ModelSpec, version: Version, item_tokens: int, tp: int) -> tupl
         return 0.0, 0.0
     factor = coefficient("tower_intermediate_factor", version, "qwen")
     patches = item_tokens * QWEN_PATCHES_PER_TOKEN
-    inner = next((w for key, w in QWEN_TOWER_WIDTH.items() if spec.model_type.startswith(key)), QWEN_TOWER_WIDTH_LATER)
+    inner = next(
+        (w for key, w in QWEN_TOWER_WIDTH.items() if spec.model_type.startswith(key)), QWEN_TOWER_WIDTH_LATER
+    )
     pixels = patches * coefficient("tower_patch_values", version, "qwen").value * 2
     value = patches * inner * factor.value * 2 / tp + pixels
     return value, patches * inner * (factor.high - factor.low) / 2 * 2 / tp

@@ -155,8 +155,13 @@ def memory_bill(
     )
     charged = [term for term in terms if term.name != "cuda_graphs" or runner.charges_graphs]
     non_kv = sum(term.bytes for term in charged)
-    below = sqrt(sum((term.high_bytes - term.bytes) ** 2 for term in charged) + _budget_spread(gpu, total_bytes, budget))
-    above = sqrt(sum((term.bytes - term.low_bytes) ** 2 for term in charged) + _budget_spread(gpu, total_bytes, budget))
+    below = sqrt(
+        sum((term.high_bytes - term.bytes) ** 2 for term in charged)
+        + _budget_spread(gpu, total_bytes, budget)
+    )
+    above = sqrt(
+        sum((term.bytes - term.low_bytes) ** 2 for term in charged) + _budget_spread(gpu, total_bytes, budget)
+    )
     kv = budget - non_kv
     share = graphs.bytes / total_bytes if runner.charges_graphs else 0.0
     return MemoryBill(
@@ -196,7 +201,10 @@ def _weights(size: float, measured: bool, offload_gib: float) -> Term:
         low_bytes=max(0.0, kept - spread),
         high_bytes=kept + spread,
         basis="measured" if measured else "fitted",
-        source=("the figure given" if measured else "parameters of the fullest rank times bytes per parameter") + moved,
+        source=(
+            "the figure given" if measured else "parameters of the fullest rank times bytes per parameter"
+        )
+        + moved,
     )
 
 
@@ -216,11 +224,21 @@ def _graphs(
     if given_gib is not None:
         size = given_gib * GIB
         return Term(
-            name="cuda_graphs", bytes=size, low_bytes=size, high_bytes=size, basis="measured", source=f"the figure given, {charge}"
+            name="cuda_graphs",
+            bytes=size,
+            low_bytes=size,
+            high_bytes=size,
+            basis="measured",
+            source=f"the figure given, {charge}",
         )
     if enforce_eager:
         return Term(
-            name="cuda_graphs", bytes=0.0, low_bytes=0.0, high_bytes=0.0, basis="exact", source="enforce_eager: none is captured"
+            name="cuda_graphs",
+            bytes=0.0,
+            low_bytes=0.0,
+            high_bytes=0.0,
+            basis="exact",
+            source="enforce_eager: none is captured",
         )
     found = cuda_graphs(
         gpu=gpu,

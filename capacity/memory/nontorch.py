@@ -77,7 +77,11 @@ def conditions(gpu: Gpu | None, total_gib: float, tp: int, pp: int) -> tuple[str
     if tp == 1:
         if pp > 1:
             return ("nvidia pp",)
-        return ("blackwell tp1", "nvidia tp1") if blackwell and gpu.compute_capability == "12.0" else ("nvidia tp1",)
+        return (
+            ("blackwell tp1", "nvidia tp1")
+            if blackwell and gpu.compute_capability == "12.0"
+            else ("nvidia tp1",)
+        )
     if gpu.interconnect.startswith("NVLink") and "bridge" not in gpu.interconnect:
         if float(gpu.compute_capability) < 9:
             return ("pcie tp",) if tp == 2 else ("nvlink-a100 tp4", "pcie tp")
