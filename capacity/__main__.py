@@ -1,4 +1,4 @@
-"""`python -m capacity VERB`: plan, search, estimate, size, simulate, fields. JSON in, JSON or text out.
+"""`python -m capacity VERB`: plan, search, estimate, size, simulate, export, fields. JSON in, JSON or text out.
 
 Exit 0 for an answer (also "does not fit"), 2 for bad input with one line on standard error.
 """

@@ -29,6 +29,7 @@ VERBS = {
     "estimate": ("capacity.estimate_cli", "run_estimate", "TTFT, TPOT and tokens/s with intervals"),
     "size": ("capacity.estimate_cli", "run_size", "deployments that meet a rate and an SLO"),
     "simulate": ("capacity.simulate_cli", "run_simulate", "continuous batching under traffic"),
+    "export": ("capacity.verbs", "run_export", "the plan as a report, a serve command, JSON or CSV"),
     "fields": ("capacity.verbs", "run_fields", "every scenario key with its type and range"),
 }
 
@@ -53,7 +54,7 @@ def main(argv: list[str], *, stdin: TextIO | None = None, stdout: TextIO | None 
         if options.json:
             out.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
         else:
-            out.write(as_text(answer) + "\n")
+            out.write(answer["content"] if options.verb == "export" else as_text(answer) + "\n")
         return 0
     except CapacityError as error:
         sys.stderr.write(f"{_one_line(error)}\n")
@@ -75,19 +76,26 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         if verb == "simulate":
             one.add_argument("--trace", metavar="FILE", help="request trace, CSV or JSONL")
             one.add_argument("--seed", type=int, default=None, help="seed of the run")
+        if verb == "export":
+            one.add_argument("--what", help="report, serve-command, json or csv")
         if verb == "search":
             one.add_argument("--question", help="max_model_len, gpu_memory_utilization, gpus or cheapest")
             one.add_argument("--concurrency", type=int, help="full-length requests to hold")
             one.add_argument("--max-gpus", dest="max_gpus", type=int, help="most GPUs to consider")
         for field in field_table().values():
+            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type == "flag" else {}
             one.add_argument(
-                f"--{field.key.replace('_', '-')}", dest=f"key_{field.key}", metavar="VALUE", help=field.help
+                f"--{field.key.replace('_', '-')}",
+                dest=f"key_{field.key}",
+                metavar="VALUE",
+                help=field.help,
+                **switch,
             )
     options = parser.parse_args(argv)
     raw: dict[str, Any] = {}
     if options.scenario is not None:
         raw = read_object(options.scenario)
-    for key in ("question", "concurrency", "max_gpus"):
+    for key in ("question", "concurrency", "max_gpus", "what"):
         if getattr(options, key, None) is not None:
             raw[key] = getattr(options, key)
     for field in field_table().values():

@@ -1,7 +1,8 @@
-"""The verbs plan, search and fields: a JSON object in, a JSON object out."""
+"""The verbs plan, search, export and fields: a JSON object in, a JSON object out."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from capacity.answer import answer
@@ -35,6 +36,33 @@ def run_search(raw: dict[str, Any]) -> dict[str, Any]:
         "tried": found.tried,
         "plan": answer(found.plan) if found.plan else None,
     }
+
+
+EXPORTS = ("report", "serve-command", "json", "csv")
+
+
+def run_export(raw: dict[str, Any]) -> dict[str, Any]:
+    """The plan as a document: ``what`` names which one, ``content`` is its text. Raises CapacityError."""
+    scenario = dict(raw)
+    what = scenario.pop("what", None)
+    if what not in EXPORTS:
+        raise CapacityError(f"what is {str(what)[:40]!r}; expected one of {', '.join(EXPORTS)}", field="what")
+    found = plan(Scenario.parse(scenario))
+    changes = fixes(found) if found.fit != "yes" else ()
+    if what == "report":
+        from capacity.export.report import report_html
+
+        return {"what": what, "content": report_html(found, fixes=changes)}
+    if what == "serve-command":
+        from capacity.export.serve_command import serve_script
+
+        return {"what": what, "content": serve_script(found)}
+    if what == "csv":
+        from capacity.export.answer_csv import answer_csv
+
+        return {"what": what, "content": answer_csv(answer(found, fixes=changes))}
+    text = json.dumps(answer(found, fixes=changes), indent=2, allow_nan=False)
+    return {"what": what, "content": f"{text}\n"}
 
 
 def run_fields(raw: dict[str, Any]) -> dict[str, Any]:
