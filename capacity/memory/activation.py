@@ -11,7 +11,6 @@ catalog/memory_coefficients.csv. Left out: sparse-attention indexers, draft mode
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import hypot
 from typing import Literal
 
@@ -189,19 +188,27 @@ def _tower(spec: ModelSpec, version: Version, item_tokens: int, tp: int) -> tupl
     return value, patches * inner * (factor.high - factor.low) / 2 * 2 / tp
 
 
-@lru_cache(maxsize=1024)
-def _layer_kinds(spec: ModelSpec) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    mixers = tuple(dict.fromkeys(spec.mixers()))
-    mlps = tuple(dict.fromkeys(layer.mlp for layer in spec.layers if layer.mlp is not None))
-    return mixers, mlps
+_widths: dict[tuple[int, int, bool], tuple[ModelSpec, Widths]] = {}
 
 
 def layer_widths(spec: ModelSpec, tp: int, expert_parallel: bool) -> Widths:
-    """Widths of the widest layer per token on one GPU, in elements.
+    """Widths of the widest layer per token on one GPU, in elements (kept per model object: hashing one is slow).
 
     A gated MLP holds gate, up and their product; experts hold two buffers of the modular kernel.
     """
-    mixers, mlps = _layer_kinds(spec)
+    key = (id(spec), tp, expert_parallel)
+    kept = _widths.get(key)
+    if kept is None or kept[0] is not spec:
+        if len(_widths) > 512:
+            _widths.clear()
+        kept = (spec, _widest(spec, tp, expert_parallel))
+        _widths[key] = kept
+    return kept[1]
+
+
+def _widest(spec: ModelSpec, tp: int, expert_parallel: bool) -> Widths:
+    mixers = tuple(dict.fromkeys(spec.mixers()))
+    mlps = tuple(dict.fromkeys(layer.mlp for layer in spec.layers if layer.mlp is not None))
     hidden = spec.hidden_size
     mlp = experts = passing = attention = 0.0
     for block in mlps:

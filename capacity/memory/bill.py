@@ -259,7 +259,7 @@ def _graphs(
 
 
 def _other(spec: ModelSpec, tp: int, loras: int, rank: int, draft: float) -> Term:
-    slots = float(loras) * rank * lora_width(spec, tp) * 2
+    slots = float(loras) * rank * lora_width(spec, tp) * 2 if loras else 0.0
     parts = []
     if loras:
         parts.append(f"{loras} LoRA slots of rank {rank} on attention and dense MLPs")

@@ -6,8 +6,6 @@ on routed experts, embedding and head.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from capacity.model import Attention, DenseMlp, Layer, ModelSpec
 
 
@@ -20,10 +18,15 @@ def lora_width(spec: ModelSpec, tensor_parallel_size: int) -> float:
     >>> 16 * lora_width(model_spec("llama-3.1-8b"), 1)
     41943040.0
     """
-    return sum(_layer(layer, spec.hidden_size, tensor_parallel_size) for layer in spec.layers)
+    sizes: dict[int, float] = {}
+    total = 0.0
+    for layer in spec.layers:
+        if id(layer) not in sizes:
+            sizes[id(layer)] = _layer(layer, spec.hidden_size, tensor_parallel_size)
+        total += sizes[id(layer)]
+    return total
 
 
-@lru_cache(maxsize=4096)
 def _layer(layer: Layer, hidden: int, tp: int) -> float:
     width = 0.0
     for mixer in layer.mixers:
