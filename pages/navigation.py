@@ -11,7 +11,7 @@ from pages.ui.resources import settle
 ICON = Path(__file__).parent / "ui" / "icon.png"
 
 settle()
-st.set_page_config(page_icon=str(ICON))
+st.set_page_config(page_icon=str(ICON), layout="wide", initial_sidebar_state=330)
 st.navigation(
     [
         st.Page("plan.py", title="Plan", default=True),

@@ -16,14 +16,15 @@ LAST = "plan_last_answer"
 
 def render() -> None:
     """The page."""
-    st.set_page_config(page_title="Plan · Waterline", layout="wide", initial_sidebar_state=330)
+    st.set_page_config(page_title="Plan · Waterline")
     inputs = sidebar()
     problem: str | None = st.session_state.get(PROBLEM)
+    key: str | None = None
     found: Plan | None = None
     try:
         found = plan(Scenario.parse(inputs.scenario()))
     except CapacityError as error:
-        problem = str(error)
+        problem, key = problem or str(error), error.field
     except RecursionError:
         problem = "the config is nested too deeply; expected the config.json of a model"
     if found is not None:
@@ -31,7 +32,7 @@ def render() -> None:
     shown = found or st.session_state.get(LAST)
     sections.head(inputs, shown)
     if problem:
-        sections.problem(first_upper(problem), stale=found is None and shown is not None)
+        sections.problem(first_upper(problem), key=key, stale=found is None and shown is not None)
     if shown is None:
         st.info(
             "Correct the input in the sidebar, or start from an example there.", icon=":material/arrow_back:"

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import plotly.graph_objects as go
 
 from capacity.plan import Plan
 from capacity.textbook_steps import Step
 from capacity.units import GIB
+from pages.ui.figure import ACT, CRITICAL, GREY, INFORMATION, OK, Chart, dress, labels, mark, powers, span
 from pages.ui.format import count, gib, percent
 
-OK, ACT, CRITICAL, INFORMATION, GREY = "#009E73", "#E69F00", "#D55E00", "#0072B2", "#8A929A"
 TERM_COLOURS = {
     "weights": "#0072B2",
     "activation": "#56B4E9",
@@ -24,7 +23,7 @@ TERM_COLOURS = {
     "non_torch": "#B8A24A",
     "other": "#7A5C3E",
     "kv_cache": "#009E73",
-    "unused": "#AEB6BE",
+    "unused": "#C9CFD5",
 }
 TERM_NAMES = {
     "weights": "Weights",
@@ -39,16 +38,6 @@ LABEL_FROM = 0.07
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A figure, the message it carries (title), the same in words for a screen reader (alt), and its data."""
-
-    figure: go.Figure
-    title: str
-    alt: str
-    rows: tuple[dict[str, Any], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPoint:
     """Full-length requests at one max_model_len; low and high carry the memory interval."""
 
@@ -59,8 +48,8 @@ class LengthPoint:
     textbook: int | None
 
 
-def memory_bar(plan: Plan) -> Chart | None:
-    """The bill of the GPU that sets the pool as one stacked bar, with the budget line; None without a GPU."""
+def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
+    """The bill of the GPU that sets the pool as one stacked bar, with the budget line in ``ink``; None without a GPU."""
     bill = plan.bill
     if bill is None:
         return None
@@ -86,8 +75,7 @@ def memory_bar(plan: Plan) -> Chart | None:
             x=[size],
             orientation="h",
             name=f"{TERM_NAMES[name]} {gib(size)}",
-            marker={"color": TERM_COLOURS[name], "line": {"width": 1.5, "color": "rgba(255,255,255,0.85)"}},
-            opacity=0.45 if name == "unused" else 1,
+            marker={"color": TERM_COLOURS[name], "line": {"width": 1, "color": "rgba(255,255,255,0.6)"}},
             text=f"{TERM_NAMES[name]}<br>{gib(size)}" if size / reach >= LABEL_FROM else "",
             textposition="inside",
             insidetextanchor="middle",
@@ -99,12 +87,12 @@ def memory_bar(plan: Plan) -> Chart | None:
             hovertemplate=f"{TERM_NAMES[name]}: {gib(size)}{spread} GiB<extra></extra>",
         )
     over = used > line * 1.001
-    figure.add_vline(x=line, line={"dash": "dash", "width": 2, "color": CRITICAL if over else GREY})
+    figure.add_vline(x=line, line={"dash": "dash", "width": 2.5, "color": CRITICAL if over else ink})
     text = f"budget {gib(budget)} GiB" + (", CUDA graphs outside it" if outside else "")
     figure.add_annotation(
         x=line, y=1, yref="paper", text=text, showarrow=False, xanchor="right", yanchor="bottom", xshift=-2
     )
-    _dress(figure, height=136)
+    dress(figure, height=136)
     figure.update_layout(
         barmode="stack",
         showlegend=True,
@@ -158,7 +146,13 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
         hoverinfo="skip",
         name="interval",
     )
-    book = [(p.tokens, p.textbook) for p in drawn if p.textbook]
+    first = next((p for p in points if p.textbook), None)
+    book = (
+        [(p.tokens, first.textbook * first.tokens / p.tokens) for p in points]
+        if first and first.textbook
+        else []
+    )
+    book = [pair for pair in book if pair[1] >= 0.5]
     if book:
         figure.add_scatter(
             x=[b[0] for b in book],
@@ -179,10 +173,10 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
     )
     figure.add_hline(y=seats, line={"dash": "dash", "width": 1.5, "color": INFORMATION})
     if drawn:
-        _mark(figure, xs[-1], seats, f"seats {count(seats)}", INFORMATION, anchor="right")
+        mark(figure, xs[-1], seats, f"seats {count(seats)}", INFORMATION, anchor="right")
         if book:
             tokens, requests = book[len(book) * 3 // 4]
-            _mark(figure, tokens, requests, "textbook", GREY, anchor="left")
+            mark(figure, tokens, requests, "textbook", GREY, anchor="left")
     title = "No length in this range fits"
     if here is not None and here.tokens == chosen:
         figure.add_scatter(
@@ -193,7 +187,7 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
             hovertemplate=f"chosen: {chosen:,} tokens, {here.requests:,.2f}x<extra></extra>",
             name="chosen",
         )
-        _mark(
+        mark(
             figure,
             chosen,
             here.requests,
@@ -202,11 +196,17 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
             anchor="left",
         )
         title = _curve_title(plan, drawn, seats)
-    _dress(figure, height=340)
+    dress(figure, height=340)
     figure.update_xaxes(
-        type="log", title="max_model_len, tokens (log)", tickvals=_powers(xs), ticktext=_labels(xs)
+        type="log", title="max_model_len, tokens (log)", tickvals=powers(xs), ticktext=labels(xs)
     )
-    figure.update_yaxes(type="log", title="full-length requests (log)", dtick=1, tickformat=",")
+    heights = (
+        [p.low for p in drawn if p.low > 0] + [p.high for p in drawn] + [b[1] for b in book] + [float(seats)]
+    )
+    figure.update_xaxes(range=span(xs or [p.tokens for p in points], 0.02))
+    figure.update_yaxes(
+        type="log", title="full-length requests (log)", dtick=1, tickformat=",", range=span(heights, 0.08)
+    )
     rows = tuple(
         {
             "max_model_len": p.tokens,
@@ -255,7 +255,7 @@ def allocation(plan: Plan) -> Chart | None:
             xanchor="right" if inside else "left", xshift=-6 if inside else 6,
             font={"color": "#10161C"} if inside else {},
         )  # fmt: skip
-    _dress(figure, height=190)
+    dress(figure, height=190)
     figure.update_layout(barmode="stack", showlegend=True, legend={"orientation": "h", "y": 1.22, "x": 0})
     figure.update_xaxes(title="tokens reserved for a mean request", tickformat=",")
     figure.update_yaxes(autorange="reversed")
@@ -284,7 +284,7 @@ def block_sizes(plan: Plan) -> Chart | None:
         x=sizes, y=wastes, marker={"color": ACT}, text=[f"{w:,.1f}" for w in wastes], textposition="outside",
         cliponaxis=False, hovertemplate="block of %{x}: %{y:,.1f} tokens empty per request<extra></extra>",
     )  # fmt: skip
-    _dress(figure, height=230)
+    dress(figure, height=230)
     figure.update_xaxes(title="block size, tokens", type="category")
     figure.update_yaxes(title="empty tokens per request", rangemode="tozero")
     first, last = parts.by_block_size[0], parts.by_block_size[-1]
@@ -314,7 +314,7 @@ def textbook_walk(found: Sequence[Step]) -> Chart | None:
             hovertemplate="%{y}: %{x:,.2f} requests<br>%{customdata}<extra></extra>",
         )
     )  # fmt: skip
-    _dress(figure, height=40 + 38 * len(found))
+    dress(figure, height=40 + 38 * len(found))
     figure.update_xaxes(title="full-length requests", range=[0, max([*values, 0.1]) * 1.15])
     figure.update_yaxes(autorange="reversed")
     title = f"The textbook says {found[0].requests:,.0f} requests, the engine holds {found[-1].requests:,.0f}"
@@ -331,7 +331,7 @@ def weight_parts(plan: Plan) -> Chart:
         values = [getattr(stage, part) / GIB for stage in stages]
         figure.add_bar(y=names, x=values, orientation="h", name=part, marker={"color": colour},
                        hovertemplate=f"%{{y}}: {part} %{{x:,.3f}} GiB<extra></extra>")  # fmt: skip
-    _dress(figure, height=110 + 30 * len(stages))
+    dress(figure, height=110 + 30 * len(stages))
     figure.update_layout(barmode="stack", showlegend=True, legend={"orientation": "h", "y": 1.3, "x": 0})
     figure.update_xaxes(title="GiB")
     figure.update_yaxes(autorange="reversed")
@@ -346,43 +346,3 @@ def weight_parts(plan: Plan) -> Chart:
         for name, s in zip(names, stages, strict=True)
     )  # fmt: skip
     return Chart(figure=figure, title=title, alt=title, rows=rows)
-
-
-def _dress(figure: go.Figure, *, height: int) -> None:
-    figure.update_layout(
-        height=height,
-        margin={"l": 0, "r": 12, "t": 10, "b": 0},
-        showlegend=False,
-        dragmode=False,
-        bargap=0.3,
-        hoverlabel={"font": {"size": 13}},
-    )
-    figure.update_xaxes(fixedrange=True, automargin=True)
-    figure.update_yaxes(fixedrange=True, automargin=True)
-
-
-def _mark(
-    figure: go.Figure, x: float, y: float, text: str, colour: str, *, anchor: str, below: bool = False
-) -> None:
-    """A label at a point of a log-log figure (positions on log axes are exponents)."""
-    import math
-
-    figure.add_annotation(
-        x=math.log10(x),
-        y=math.log10(y) if y > 0 else 0,
-        text=f"<b>{text}</b>",
-        showarrow=False,
-        xanchor=anchor,
-        yanchor="top" if below else "bottom",
-        xshift=8 if anchor == "left" else -8,
-        yshift=-4 if below else 4,
-        font={"color": colour, "size": 13},
-    )
-
-
-def _powers(values: Sequence[int]) -> list[int]:
-    return [2**p for p in range(6, 27, 1) if values and values[0] <= 2**p <= values[-1] * 1.01]
-
-
-def _labels(values: Sequence[int]) -> list[str]:
-    return [f"{tick // 1024}K" if tick >= 1024 else str(tick) for tick in _powers(values)]

@@ -25,7 +25,7 @@ BASIC = {
     ),
     "workload": (("prompt_tokens",), ("output_tokens",), ("shared_prefix_tokens",)),
 }
-SOURCES = ("Catalogue", "config.json", "Hub", "Form")
+SOURCES = ("Catalogue", "Config", "Form")
 FORM = (
     ("num_hidden_layers", "Layers"),
     ("num_attention_heads", "Heads"),

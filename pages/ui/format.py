@@ -73,15 +73,16 @@ def short_model(model_id: str) -> str:
 
 
 def first_upper(text: str) -> str:
-    """A core message (lower case, no full stop) as a sentence for the screen.
+    """A core message (lower case, no full stop) as a sentence for the screen; names of keys stay as they are.
 
-    >>> first_upper("model is missing; give model")
-    'Model is missing; give model.'
+    >>> first_upper("the config is empty"), first_upper("max_model_len is nan")
+    ('The config is empty.', 'max_model_len is nan.')
     """
     text = " ".join(text.split())
     if not text:
         return ""
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+    start = text[0] if "_" in text.split(" ")[0] else text[0].upper()
+    return start + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
 def table_csv(rows: Iterable[Mapping[str, Any]]) -> str:

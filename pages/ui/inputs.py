@@ -16,14 +16,12 @@ from capacity.engine import known_releases
 from capacity.errors import CapacityError
 from capacity.hardware import gpus
 from capacity.hf_config.text import config_from_text
-from capacity.precision import kv_formats, weight_formats
+from capacity.precision import weight_formats
 from capacity.scenario import field_table
-from connectors.model_config import ConnectorError, fetch_config
 from pages.ui.examples import examples
 from pages.ui.fields import (
     BASIC,
     FORM,
-    FORM_OPTIONAL,
     GROUPS,
     SOURCES,
     advanced,
@@ -33,9 +31,10 @@ from pages.ui.fields import (
 )
 from pages.ui.format import short_model
 from pages.ui.link import pack, unpack
+from pages.ui.model_source import CONFIG_TEXT, PROBLEM, model_source
 
 PREFIX = "plan_"
-CONFIG_TEXT, CONFIG_LINK, PROBLEM = "plan_config_text", "plan_config", "plan_input_problem"
+CONFIG_LINK = "plan_config"
 ICONS = {
     "model": ":material/neurology:",
     "hardware": ":material/memory:",
@@ -77,9 +76,10 @@ class PlanInputs:
         raw.pop("model", None)
         if self.source == "Form":
             raw["model_config"] = form_config(self.form)
-        elif not self.config_text.strip() and self.source == "Hub":
+        elif not self.config_text.strip():
             raise CapacityError(
-                "no model is loaded; type its id as organisation/name and press Load", field="model"
+                "no config is given; paste a config.json, upload it, or load it from the hub",
+                field="model_config",
             )
         else:
             raw["model_config"] = config_from_text(self.config_text)
@@ -91,7 +91,7 @@ class PlanInputs:
         if self.source == "Catalogue":
             return values
         values.pop(f"{PREFIX}model", None)
-        values[f"{PREFIX}source"] = "config.json" if self.source == "Hub" else self.source
+        values[f"{PREFIX}source"] = self.source
         if self.source == "Form":
             values |= {f"{PREFIX}form_{key}": text for key, text in self.form.items() if text}
         elif (packed := pack(self.config_text)) is not None:
@@ -101,13 +101,15 @@ class PlanInputs:
 
 def sidebar() -> PlanInputs:
     """Draw the controls and return what they hold."""
-    _seed()
+    fresh = _seed()
     with st.sidebar:
         _start_bar()
         for group in GROUPS:
-            with st.expander(_summary(group), expanded=group == "model", key=f"plan_fold_{group}"):
+            with st.expander(
+                _summary(group, from_link=fresh), expanded=group == "model", key=f"plan_fold_{group}"
+            ):
                 if group == "model":
-                    _model_source()
+                    model_source(_control)
                 _basic(group)
                 more = advanced(group)
                 filled = sum(1 for key in more if st.session_state.get(PREFIX + key))
@@ -159,14 +161,14 @@ def start_from(scenario: Mapping[str, Any]) -> None:
     apply(scenario)
 
 
-def _seed() -> None:
-    """Once a visit: fill in an example, unless the link holds inputs, and put what was filled in into the link.
+def _seed() -> bool:
+    """Once a visit (True): fill in an example, unless the link holds inputs, and put what was filled in into the link.
 
     The release is always part of the link, so that an old link keeps its answer when newer rules are added.
     """
     state = st.session_state
     if "plan_visit" in state:
-        return
+        return False
     state["plan_visit"] = True
     given = {key for key in st.query_params if key.startswith(PREFIX)}
     seeds = {} if given - {"plan_tab"} else to_texts(examples()[0].scenario)
@@ -180,6 +182,7 @@ def _seed() -> None:
     for key, text in seeds.items():
         state[PREFIX + key] = text
     st.query_params.update({PREFIX + key: text for key, text in seeds.items()})
+    return True
 
 
 def _config_in_link(inputs: PlanInputs) -> None:
@@ -220,18 +223,20 @@ def _start_bar() -> None:
     )
 
 
-def _summary(group: str) -> str:
+def _summary(group: str, *, from_link: bool) -> str:
+    """One line on a group. On a visit's first run its widgets are not there yet, so the link is read."""
     state = st.session_state
+    link_values = dict(st.query_params) if from_link else {}
 
     def get(key: str) -> str:
-        return str(state.get(PREFIX + key) or "").strip()
+        return str(state.get(PREFIX + key) or link_values.get(PREFIX + key) or "").strip()
 
     if group == "model":
-        source = state.get("plan_source") or SOURCES[0]
+        source = get("source") or SOURCES[0]
         name = (
             short_model(get("model"))
             if source == SOURCES[0]
-            else {"Hub": "from the hub", "Form": "form"}.get(source, "pasted config")
+            else {"Form": "small form"}.get(source, "pasted config")
         )
         parts = [name or "none", get("weight_format")]
     elif group == "hardware":
@@ -320,81 +325,4 @@ def _control(key: str) -> None:
         )
 
 
-def _model_source() -> None:
-    kept: dict[str, Any] = {"persist_state": "session"}
-    source = st.segmented_control(
-        "Model from",
-        SOURCES,
-        default=SOURCES[0],
-        required=True,
-        key="plan_source",
-        bind="query-params",
-        label_visibility="collapsed",
-        width="stretch",
-        **kept,
-    )
-    if source == "Catalogue":
-        _control("model")
-        return
-    if source == "Form":
-        columns = st.columns(2, gap="small", wrap=False)
-        for index, (key, label) in enumerate(FORM):
-            columns[index % 2].text_input(
-                label,
-                key=f"plan_form_{key}",
-                bind="query-params",
-                placeholder="optional" if key in FORM_OPTIONAL else "",
-                **kept,
-            )
-        st.caption("Full attention in every layer with a gated MLP; for anything else paste the config.json.")
-        return
-    if source == "Hub":
-        _hub()
-    st.file_uploader(
-        "Upload a config.json",
-        type=["json", "txt"],
-        key="plan_upload",
-        on_change=_uploaded,
-        max_upload_size=6,
-    )
-    st.text_area(
-        "config.json",
-        key=CONFIG_TEXT,
-        height=150,
-        placeholder='{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, ...}',
-        help="Paste the model's config.json. It stays in this session and, while short enough, in the link.",
-        **kept,
-    )
-    _control("accept_upper_bound")
-
-
-def _uploaded() -> None:
-    file = st.session_state.get("plan_upload")
-    if file is None:
-        return
-    try:
-        st.session_state[CONFIG_TEXT] = file.getvalue().decode("utf-8-sig")
-        st.session_state[PROBLEM] = None
-    except UnicodeDecodeError:
-        st.session_state[PROBLEM] = f"{file.name[:60]} is not text in UTF-8; expected a config.json"
-
-
-def _hub() -> None:
-    st.text_input(
-        "Hugging Face id",
-        key="plan_hub_id",
-        placeholder="organisation/name",
-        help="The server fetches the config.json; a gated model needs HF_TOKEN in the server's environment.",
-        bind="query-params",
-        persist_state="session",
-    )
-    if st.button("Load", key="plan_hub_load", icon=":material/cloud_download:", width="stretch"):
-        try:
-            with st.spinner("Asking the hub, at most 10 s"):
-                st.session_state[CONFIG_TEXT] = fetch_config(str(st.session_state["plan_hub_id"]).strip())
-            st.session_state[PROBLEM] = None
-        except ConnectorError as error:
-            st.session_state[PROBLEM] = str(error)
-
-
-__all__ = ["PROBLEM", "PlanInputs", "apply", "kv_formats", "sidebar", "start_from"]
+__all__ = ["PROBLEM", "PlanInputs", "apply", "sidebar", "start_from"]

@@ -12,6 +12,7 @@ from capacity.answer import answer, verdict
 from capacity.explain import explain
 from capacity.export.serve_command import serve_command
 from capacity.plan import Plan
+from capacity.scenario import field_table
 from capacity.search import fixes
 from capacity.textbook_steps import steps
 from capacity.units import GIB
@@ -76,7 +77,7 @@ def _share(inputs: PlanInputs) -> None:
     values = inputs.link_values()
     st.markdown("This link opens the same page with the same inputs, release included.")
     st.code(link(st.context.url or "", values), language=None, wrap_lines=True)
-    if inputs.source in ("config.json", "Hub") and inputs.config_text and "plan_config" not in values:
+    if inputs.source == "Config" and inputs.config_text and "plan_config" not in values:
         st.warning(
             "The config is too long for a link: the link leaves it out. Send the JSON download with it.",
             icon=":material/warning:",
@@ -126,10 +127,12 @@ def _download(
     )
 
 
-def problem(sentence: str, *, stale: bool) -> None:
-    """What was wrong with the input; what was typed stays where it is."""
+def problem(sentence: str, *, key: str | None, stale: bool) -> None:
+    """What was wrong with the input and where it is; what was typed stays there."""
+    field = field_table().get(key or "")
+    where = f"{field.group.capitalize()}, {field.label}: " if field is not None else ""
     tail = " Nothing you entered is lost." + (" Below is the last answer." if stale else "")
-    st.error(f"**Check the input.** {_plain(sentence)}{tail}", icon=":material/error:")
+    st.error(f"**Check the input.** {_plain(where + sentence)}{tail}", icon=":material/error:")
 
 
 def _plain(text: str) -> str:
@@ -145,13 +148,18 @@ def answer_block(plan: Plan) -> None:
     word, _, rest = sentence.partition(". " if plan.fit == "yes" else ": ")
     show(f"**{word}{'.' if plan.fit == 'yes' else ':'}** {_plain(rest)}", icon=icon)
     _figures(plan)
-    bar = charts.memory_bar(plan)
+    bar = charts.memory_bar(plan, ink=_ink())
     if bar is None:
         st.caption("No GPU is given: the KV memory is taken as you measured it, without a bill.")
     else:
         _chart(bar, "memory")
     if plan.fit != "yes":
         _fixes(plan)
+
+
+def _ink() -> str:
+    """The colour of lines that must stand out from the bars in the visitor's theme."""
+    return "#E6EAEE" if st.context.theme.type == "dark" else "#1B1F24"
 
 
 def _figures(plan: Plan) -> None:
@@ -193,8 +201,8 @@ def _figures(plan: Plan) -> None:
         three,
         "KV tokens",
         count(pool.tokens_logged) if pool else UNKNOWN,
-        f"{count(plan.bytes_per_token_per_gpu / 1024)} KiB per token and GPU",
-        "Tokens that the engine logs as GPU KV cache size at start-up.",
+        f"{count(plan.bytes_per_token_per_gpu / 1024)} KiB per token",
+        "Tokens that the engine logs as GPU KV cache size at start-up; beside it the bytes of one token on one GPU.",
     )
     figure(
         four,
@@ -218,8 +226,9 @@ def _fixes(plan: Plan) -> None:
     if not found:
         st.markdown("No single change makes it fit: take a GPU with more memory or a smaller model.")
         return
+    box = st.container(border=True, gap="xxsmall")
     for index, fix in enumerate(found):
-        action, holds, button = st.columns([6, 2, 1], gap="small", vertical_alignment="center", wrap=False)
+        action, holds, button = box.columns([6, 2, 1], gap="small", vertical_alignment="center", wrap=False)
         action.markdown(f"{index + 1}. {_plain(first_upper(fix['action']))}")
         holds.markdown(f"holds **{count(fix['guaranteed'])}**, logs {fix['max_concurrency']:.2f}x")
         button.button(
