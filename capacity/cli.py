@@ -68,6 +68,8 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
     for verb, (_, _, text) in VERBS.items():
         one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
+        if argv[:1] != [verb]:  # fifty flags a verb: only the verb that is asked for pays for them
+            continue
         one.add_argument("--json", action="store_true", help="answer JSON")
         one.add_argument(
             "--jsonl", action="store_true", help="read one JSON object a line, answer one a line"

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from capacity.scenario import Length
+
+if TYPE_CHECKING:
+    import numpy as np
 
 QUANTILES = 24
 PROGRESS = 8
@@ -54,6 +55,8 @@ class Concurrency:
 
 def length_points(length: Length, count: int = QUANTILES) -> np.ndarray:
     """``count`` equally likely lengths in tokens (the distribution's mid-quantiles), mean kept."""
+    import numpy as np
+
     if length.values:
         ordered = np.sort(np.asarray(length.values, dtype=float))
         if ordered.size <= count:
@@ -84,6 +87,8 @@ def typical(
     ``blocks_of(tokens)``: ids of requests of those lengths (array in, array out). ``blocks_shared``: ids of the
     shared prefix, counted once when ``prefix_caching`` is on. Lengths are cut at max_model_len as the engine does.
     """
+    import numpy as np
+
     prompts = np.minimum(length_points(prompt), max_model_len)
     outputs = length_points(output)
     grid_p, grid_o = np.meshgrid(prompts, outputs)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from capacity.assumptions import Assumption
 from capacity.concurrency import Concurrency, typical
 from capacity.errors import CapacityError
@@ -242,7 +240,7 @@ def _concurrency(
             shared_prefix=s.shared_prefix_tokens,
             max_model_len=r.max_model_len,
             blocks=_usable(pool.num_blocks, r),
-            blocks_of=lambda tokens: blocks_of_lengths(grouping, np.asarray(tokens), inputs, r.release.kv),
+            blocks_of=lambda tokens: blocks_of_lengths(grouping, tokens, inputs, r.release.kv),
             blocks_shared=sum(shared // g.cache.block_size for g in full_groups),
             prefix_caching=r.prefix_caching,
             percentile=s.safe_percentile,

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from capacity.concurrency import length_points
 from capacity.model import Attention, LatentAttention, ModelSpec
 from capacity.scenario import Length
@@ -128,6 +126,8 @@ def fragmentation(
 
     ``pool_tokens``: what the pool holds in tokens of requests inside every window.
     """
+    import numpy as np
+
     lengths = np.minimum(np.add.outer(length_points(prompt), length_points(output)).ravel(), max_model_len)
     used = float(lengths.mean())
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from capacity.engine import KvRules
 from capacity.errors import CapacityError
 from capacity.kv_cache.grouping import Grouping
 from capacity.kv_cache.layer_cache import LayerCache
 from capacity.units import ceil_div, gib
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ def blocks_of_lengths(
     grouping: Grouping, tokens: np.ndarray, inputs: PoolInputs, rules: KvRules
 ) -> np.ndarray:
     """``blocks_per_request`` for an array of lengths in tokens (any shape), as floats."""
+    import numpy as np
+
     flying = inputs.max_num_batched_tokens * inputs.concurrent_steps
     total = np.zeros(tokens.shape)
     for cache, count in Counter(group.cache for group in grouping.groups).items():
