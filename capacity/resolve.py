@@ -95,7 +95,10 @@ def resolve(scenario: Scenario) -> Resolved:
         expert=scenario.enable_expert_parallel,
         decode_context=scenario.decode_context_parallel_size,
     )
-    weight_format = resolve_weight_format(scenario.weight_format, spec)
+    wanted = scenario.weight_format
+    if wanted is None and spec.quantization is None and scenario.dtype in ("float32", "float"):
+        wanted = "fp32"
+    weight_format = resolve_weight_format(wanted, spec)
     if scenario.weight_format is None or scenario.weight_format != weight_format.id:
         origin = (
             "the checkpoint's own"

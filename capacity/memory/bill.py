@@ -24,6 +24,7 @@ from capacity.units import GIB, gib
 Basis = Literal["exact", "measured", "fitted", "assumed"]
 COMPUTED_WEIGHTS_SPREAD = 0.01
 MEASURED_WEIGHTS_SPREAD = 0.0005
+GRAPH_VENDORS = ("NVIDIA", "AMD")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,11 @@ def _graphs(
             high_bytes=0.0,
             basis="exact",
             source="enforce_eager: none is captured",
+        )
+    if gpu is not None and gpu.vendor not in GRAPH_VENDORS:
+        source = f"{gpu.vendor} devices capture no CUDA graphs"
+        return Term(
+            name="cuda_graphs", bytes=0.0, low_bytes=0.0, high_bytes=0.0, basis="assumed", source=source
         )
     found = cuda_graphs(
         gpu=gpu,
