@@ -13,8 +13,8 @@ from dataclasses import replace
 from statistics import median
 
 from capacity.diagnosis_case import LAST_SCRAPES, LOAD, Case, load, recent
-from capacity.queue_rules import seat_or_prefill
-from capacity.telemetry import EngineWindow, Histogram, Signals, State, open_window
+from capacity.queue_rules import seat_or_prefill, steps_are_full
+from capacity.telemetry import EngineSnapshot, EngineWindow, Histogram, Signals, State, open_window
 from capacity.telemetry.window import elapsed_s
 from capacity.verdicts import (
     SEVERITIES,
@@ -22,6 +22,7 @@ from capacity.verdicts import (
     Evidence,
     Severity,
     Verdict,
+    actions,
     evidence,
     verdict,
 )
@@ -47,7 +48,7 @@ def diagnose(
         found = rule(case)
         if found is not None:
             return _with_rejections(case, found)
-    return _healthy(case)
+    return _with_rejections(case, _healthy(case))
 
 
 def down_verdict(reason: str) -> Verdict:
@@ -62,7 +63,13 @@ def _with_rejections(case: Case, found: Verdict) -> Verdict:
         return found
     seen = evidence("rejections_per_s", rate, f"{rate.number:.3g} requests/s are rejected: users see errors")
     severity = max(found.severity, Severity.WARNING, key=SEVERITIES.index)
-    return replace(found, severity=severity, evidence=(*found.evidence, seen))
+    return replace(
+        found,
+        severity=severity,
+        summary=f"{found.summary}; requests are rejected",
+        evidence=(*found.evidence, seen),
+        actions=(*actions("rejections"), *(one for one in found.actions if one.cost != "none")),
+    )
 
 
 def _gone(case: Case) -> Verdict | None:
@@ -120,36 +127,41 @@ def _restarting(case: Case) -> Verdict | None:
     )
 
 
-def _had_work(window: EngineWindow) -> bool:
-    """Whether requests were running or waiting at every scrape."""
-    for snapshot in window.snapshots:
-        numbers = (snapshot.value("running").number, snapshot.value("waiting").number)
-        if not any(n is not None and n > 0 for n in numbers):
-            return False
-    return True
+def _quiet(window: EngineWindow) -> EngineWindow | None:
+    """The newest scrapes over which work was at hand and no token counter moved; None where it moved just
+    now.
+    """
+    kept: list[EngineSnapshot] = []
+    for snapshot in reversed(window.snapshots):
+        load_ = (snapshot.value("running").number or 0.0) + (snapshot.value("waiting").number or 0.0)
+        if load_ <= 0 or (kept and _tokens(snapshot) != _tokens(kept[-1])):
+            break
+        kept.append(snapshot)
+    return open_window(kept[::-1], only=LOAD) if len(kept) > 1 else None
 
 
-def _steps(window: EngineWindow) -> float | None:
-    found = window.histograms.get("step_tokens")
-    return found.count if isinstance(found, Histogram) else None
+def _tokens(snapshot: EngineSnapshot) -> tuple[float | None, ...]:
+    return tuple(snapshot.value(name).number for name in ("generation_tokens", "prompt_tokens"))
 
 
 def _frozen(case: Case) -> Verdict | None:
     """Work at hand, but no step and no token over the last scrapes."""
-    last = case.last
-    tokens = last.increase("generation_tokens")
-    prompts = last.increase("prompt_tokens").amount or 0.0
-    if last.seconds is None or tokens.amount is None or tokens.amount + prompts > 0 or not _had_work(last):
+    quiet = _quiet(case.recent)
+    if quiet is None or quiet.seconds is None:
         return None
-    steps = _steps(last)
-    needed = case.line("stall_s" if steps is not None else "stall_without_steps_s")
-    if steps or last.seconds < needed:
+    tokens = quiet.increase("generation_tokens")
+    steps = quiet.histograms.get("step_tokens")
+    counted = isinstance(steps, Histogram)
+    if tokens.amount is None or (isinstance(steps, Histogram) and steps.count > 0):
         return None
-    text = f"no token for {last.seconds:.0f} s although requests are there"
+    if quiet.seconds < case.line("stall_s" if counted else "stall_without_steps_s"):
+        return None
+    text = f"no token for {quiet.seconds:.0f} s although requests are there"
+    sure = len(quiet.snapshots) >= LAST_SCRAPES and counted
     return verdict(
         "stalled",
         Severity.CRITICAL,
-        Confidence.HIGH if len(last.snapshots) >= LAST_SCRAPES and steps is not None else Confidence.MEDIUM,
+        Confidence.HIGH if sure else Confidence.MEDIUM,
         f"stalled: {text}; the gauges may be frozen",
         Evidence(text=text, signal="generation_tokens_per_s", value=0.0, metric=tokens.metric),
         *load(case),
@@ -220,15 +232,21 @@ def _preempting(case: Case) -> Verdict | None:
 
 def _kv_bound(case: Case) -> Verdict | None:
     usage = case.number("kv_usage")
-    if usage is None or usage < case.line("kv_act"):
+    if usage is None or usage < case.line("kv_act") - case.line("kv_hysteresis"):
+        return None
+    lately = [n for s in case.last.snapshots if (n := s.value("kv_usage").number) is not None]
+    if max([*lately, usage]) < case.line("kv_act"):
         return None
     waiting = (case.number("waiting") or 0.0) - case.deferred
     critical = usage >= case.line("kv_critical")
+    if not critical and waiting >= case.line("waiting_act") and steps_are_full(case):
+        return None
     summary = f"KV-bound: {usage:.1%} of the KV cache is in use"
     if waiting > 0:
         summary += f" and {waiting:.0f} requests wait for blocks"
     elif not critical:
-        summary = f"KV-bound: {usage:.1%} is above the act line; running requests still grow"
+        line = case.line("kv_act")
+        summary = f"KV-bound: {usage:.1%}, at or above the act line of {line:.0%} lately"
     return verdict(
         "KV-bound",
         Severity.CRITICAL if critical and waiting > 0 else Severity.WARNING,

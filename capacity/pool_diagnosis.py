@@ -53,7 +53,7 @@ def diagnose_pool(
     worst = max(every.values(), key=_rank)
     same = [name for name, v in every.items() if v.name == worst.name]
     severity = worst.severity
-    if worst.name in ("down", "stalled") and len(same) < len(every):
+    if worst.name == "down" and len(same) < len(every):
         others = max((v.severity for n, v in every.items() if n not in same), key=SEVERITIES.index)
         severity = max(Severity.WARNING, others, key=SEVERITIES.index)
     whole = len(same) == len(every)
@@ -111,7 +111,8 @@ def _imbalance(verdicts: Mapping[str, Verdict], pool: Signals) -> Verdict | None
             hot = busiest
             text = f"{running[busiest]:.0f} run on {busiest} against {middle:.0f} on the others (median)"
             lines.append(Evidence(text=text, signal="running", metric=pool["running"].metric))
-    if not lines:
+    pressed = usage.get(hot, 0.0) >= line["kv_act"].value or waiting.get(hot, 0.0) > 0
+    if not lines or (len(lines) < 2 and not pressed):
         return None
     severity = max(Severity.WARNING, verdicts[hot].severity, key=SEVERITIES.index)
     return verdict(
