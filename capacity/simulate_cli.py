@@ -20,8 +20,9 @@ from capacity.simulation import scenario as keys
 from capacity.simulation.clients import Client
 from capacity.simulation.fleet import FleetSettings
 from capacity.simulation.report import Slo, report
+from capacity.simulation.run import ClosedLoop, Run
 from capacity.simulation.settings import EngineSettings, SwapTier
-from capacity.simulation.simulator import ClosedLoop, Run, Simulation
+from capacity.simulation.simulator import Simulation
 from capacity.simulation.workload_keys import length_of, read_workload
 from capacity.workload import Requests
 

@@ -5,12 +5,13 @@ Left out: advice (the diagnosis pages give that from live evidence).
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capacity.simulation.record import REJECTED
-from capacity.simulation.simulator import Run
+from capacity.simulation.run import Run
 from capacity.simulation.step_time import TICKS_PER_S
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _CAUSES = {
 def findings(run: Run, table: Table, slo: Slo) -> list[str]:
     """Sentences, the gravest first."""
     said: list[str] = []
-    arrived = len(table.outcome)
+    arrived = int(table.arrived.sum())
     finished = int(table.finished.sum())
     if run.cancelled:
         said.append("cancelled: the figures cover only what had arrived")
@@ -43,7 +44,7 @@ def findings(run: Run, table: Table, slo: Slo) -> list[str]:
         said.append("nothing arrived: the workload has no requests")
     elif finished == 0:
         said.append(f"nothing finished: none of {arrived:,} requests got an answer")
-    if arrived and (table.outcome == REJECTED).all():
+    if arrived and int((table.outcome == REJECTED).sum()) == arrived:
         said.append("everything was rejected")
     for engine in run.engines:
         said += [f"fault of the scheduler: {bug}" for bug in engine.bugs[:3]]
@@ -79,12 +80,12 @@ def _steady(run: Run, table: Table) -> list[str]:
     waits = np.where(table.finished, table.queue_s, np.nan)
     if len(waits) < 80 or not table.finished.any():
         return []
-    span = float(table.arrival_s[-1] - table.arrival_s[0])
+    span = float(table.arrival_s[table.arrived].max() - table.first_s)
     service = float(np.nanmean(table.e2e_s - table.queue_s))
     means = [
         float(np.nanmean(part)) if np.isfinite(part).any() else np.nan for part in np.array_split(waits, 4)
     ]
-    rising = all(later > earlier for earlier, later in zip(means, means[1:], strict=False))
+    rising = all(later > earlier for earlier, later in pairwise(means))
     if rising and span > 0 and means[-1] > 2 * max(means[0], 1e-9) and means[-1] > max(service, 0.05 * span):
         return [
             f"no steady state: mean queue time rose from {means[0]:.2f} s in the first quarter of the requests to "
@@ -106,10 +107,11 @@ def _waiting(run: Run) -> list[str]:
         said.append(
             f"requests waited during {whole / TICKS_PER_S:.3g} s, mostly ({totals[cause] / whole:.0%}) for {_CAUSES[cause]}"
         )
-    passed = sum(engine.meter.passed_over for engine in run.engines)
-    if passed:
+    passed = sum(engine.meter.passed_over_ticks for engine in run.engines)
+    if passed > 0.02 * whole:
         said.append(
-            "head-of-line blocking: the first request in line did not fit while a smaller one behind it would have; "
+            f"head-of-line blocking during {passed / TICKS_PER_S:.3g} s: the first request in line did not fit while a "
+            "smaller one behind it would have; "
             "the engine does not skip (scheduler.head_of_line: skip shows the difference)"
         )
     return said

@@ -14,7 +14,7 @@ import numpy as np
 
 from capacity.simulation.step_time import TICKS_PER_S
 
-_S = 1 / TICKS_PER_S
+_S = float(TICKS_PER_S)
 USAGE_BINS = 1000
 _BINS_PER_DECADE = 200
 _LOW = -7.0
@@ -116,7 +116,7 @@ class Timeline:
         table: dict[str, list[float]] = {name: [] for name in self.columns}
         for row in self.rows:
             for name, value in zip(self.columns, row, strict=True):
-                table[name].append(value * _S if name == "t_s" else value)
+                table[name].append(value / _S if name == "t_s" else value)
         return table
 
 
@@ -149,7 +149,7 @@ class Meter:
         self.hit_tokens = 0
         self.queried_tokens = 0
         self.wait_ticks = {"seats": 0, "blocks": 0, "budget": 0, "preempted": 0, "batch": 0}
-        self.passed_over = 0
+        self.passed_over_ticks = 0
         self.gaps = GapHistogram()
         self.timeline = timeline
 

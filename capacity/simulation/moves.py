@@ -16,7 +16,7 @@ from capacity.simulation.step_time import TICKS_PER_S
 if TYPE_CHECKING:
     from capacity.simulation.replica import Replica
 
-_S = 1 / TICKS_PER_S
+_S = float(TICKS_PER_S)
 
 
 def finish(engine: Replica, seq: Sequence, tokens: int) -> None:
@@ -29,9 +29,9 @@ def finish(engine: Replica, seq: Sequence, tokens: int) -> None:
     record = engine.record
     number = seq.id
     record.outcome[number] = FINISHED
-    record.end_s[number] = now * _S
+    record.end_s[number] = now / _S
     if seq.preemptions:
-        record.preempted_s[number] = seq.preempted_ticks * _S
+        record.preempted_s[number] = seq.preempted_ticks / _S
     if record.log is not None:
         record.log.append(Event(now, "finish", number, seq.output, engine.number))
     if engine.collect:
@@ -57,7 +57,7 @@ def gone(engine: Replica, seq: Sequence, now: int, reason: str) -> None:
         engine.record.close(seq.id, ABORTED, reason, now)
         if seq.preempted_at is not None:
             seq.preempted_ticks += now - seq.preempted_at
-        engine.record.preempted_s[seq.id] = seq.preempted_ticks * _S
+        engine.record.preempted_s[seq.id] = seq.preempted_ticks / _S
     if engine.record.log is not None:
         engine.record.log.append(Event(now, "abort", seq.id, seq.generated, engine.number))
     if engine.collect:
@@ -143,7 +143,7 @@ def admit(engine: Replica, seq: Sequence, hit_tokens: int, size: int) -> None:
     engine.meter.admitted += 1
     if seq.scheduled is None:
         seq.scheduled = now
-        record.scheduled_s[seq.id] = now * _S
+        record.scheduled_s[seq.id] = now / _S
     if seq.lost_tokens:
         engine.meter.recomputed_tokens += max(seq.lost_tokens - hit_tokens, 0)
         seq.lost_tokens = 0

@@ -10,7 +10,7 @@ from capacity.simulation.step_time import TICKS_PER_S
 
 UNSEEN, FINISHED, REJECTED, ABORTED = range(4)
 
-_S = 1 / TICKS_PER_S
+_S = float(TICKS_PER_S)
 
 
 class Event(NamedTuple):
@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
     @property
     def at_s(self) -> float:
-        return self.ticks * _S
+        return self.ticks / _S
 
 
 class Record:
@@ -57,4 +57,4 @@ class Record:
         """A request leaves without its answer."""
         self.outcome[request] = outcome
         self.reason[request] = self.reason_code(reason)
-        self.end_s[request] = ticks * _S
+        self.end_s[request] = ticks / _S

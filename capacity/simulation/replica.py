@@ -21,7 +21,7 @@ from capacity.simulation.sequence import GONE, RUNNING, SWAPPED, WAITING, Sequen
 from capacity.simulation.settings import EngineSettings
 from capacity.simulation.step_time import TICKS_PER_S, to_ticks
 
-_S = 1 / TICKS_PER_S
+_S = float(TICKS_PER_S)
 
 
 class Rules(Protocol):
@@ -87,6 +87,7 @@ class Replica:
         self.decodes = False
         self.steady = False
         self.blocked_by = ""
+        self.passes_over = False
         self.extra_ticks = 0
         self.last_decode_end = now
         self.fresh: list[tuple[int, int]] = []
@@ -184,6 +185,7 @@ class Replica:
         self.steady = False
         self.extra_ticks = 0
         self.blocked_by = ""
+        self.passes_over = False
         self.rules.schedule(self)
         decoding = cohort.n if self.decodes else 0
         context = cohort.context if decoding else 0
@@ -237,6 +239,8 @@ class Replica:
         meter.stretch(ticks, used, after, len(self.running))
         if self.waiting.count or self.swapped:
             meter.wait_ticks[self.blocked_by or "budget"] += ticks
+            if self.passes_over:
+                meter.passed_over_ticks += ticks
         timeline = meter.timeline
         if now >= timeline.next:
             timeline.add(
@@ -285,6 +289,8 @@ class Replica:
             cohort.advance(steps)
             meter.output_tokens += decoding * steps
             if self.leaving:
+                self._end_chunks(now)
+                self.chunks.clear()
                 moves.leave_early(self)
             heap = cohort.heap
             if heap and heap[0][0] <= cohort.step:
@@ -304,18 +310,18 @@ class Replica:
         last = self.last_decode_end
         self.last_decode_end = now
         if not self.fresh and not held:
-            gaps.add((now - last) * _S / steps, decoding * steps)
+            gaps.add((now - last) / _S / steps, decoding * steps)
             return
         before = decoding + held
         first_end = last if steps == 1 else None
-        mean = (now - max([last, *(at for at, _ in self.fresh)])) * _S / steps
+        mean = (now - max([last, *(at for at, _ in self.fresh)])) / _S / steps
         for at, count in self.fresh:
             before -= count
-            gaps.add((now - at) * _S if first_end is not None else mean, count)
+            gaps.add((now - at) / _S if first_end is not None else mean, count)
             if steps > 1:
                 gaps.add(mean, count * (steps - 1))
         if before > held:
-            gaps.add((now - last) * _S / steps, (before - held) * steps)
+            gaps.add((now - last) / _S / steps, (before - held) * steps)
         self.fresh = [(last, held)] if held else []
 
     def _end_chunks(self, now: int) -> None:
@@ -336,11 +342,11 @@ class Replica:
                 moves.finish(self, seq, seq.computed)
                 return
             seq.first_token = now
-            record.first_token_s[seq.id] = now * _S
+            record.first_token_s[seq.id] = now / _S
             if record.log is not None:
                 record.log.append(Event(now, "first_token", seq.id, 0, self.number))
         else:
-            self.meter.gaps.add((now - (seq.last_token or now)) * _S, 1)
+            self.meter.gaps.add((now - (seq.last_token or now)) / _S, 1)
         if seq.preempted_at is not None:
             seq.preempted_ticks += now - seq.preempted_at
             seq.preempted_at = None

@@ -16,7 +16,7 @@ import numpy as np
 from capacity.simulation.findings import findings
 from capacity.simulation.meters import GapHistogram, quantile
 from capacity.simulation.record import ABORTED, FINISHED, REJECTED, UNSEEN
-from capacity.simulation.simulator import Run
+from capacity.simulation.run import Run
 from capacity.simulation.step_time import TICKS_PER_S
 
 CLASSES = (
@@ -87,7 +87,12 @@ class Table:
         self.prompt = run.requests.prompt_tokens
         self.output = run.requests.output_tokens
         self.finished = self.outcome == FINISHED
-        first = float(self.arrival_s[0]) if len(self.arrival_s) else 0.0
+        limit = np.inf if run.until_s is None else run.until_s
+        self.arrived = (self.outcome != UNSEEN) | (np.isfinite(self.arrival_s) & (self.arrival_s <= limit))
+        if run.cancelled:
+            self.arrived = self.outcome != UNSEEN
+        self.first_s = float(self.arrival_s.min()) if self.arrived.any() else 0.0
+        first = self.first_s
         self.kept = self.finished & (self.arrival_s >= first + warmup_s)
         nothing = np.full(len(self.outcome), np.nan)
         done = self.finished
@@ -116,9 +121,11 @@ def report(
     slo = slo or Slo()
     table = Table(run, warmup_s=warmup_s)
     kept = table.kept
-    first = float(table.arrival_s[0]) if len(table.arrival_s) else 0.0
+    first = table.first_s
     start = first + warmup_s
     last = np.nanmax(table.end_s) if np.isfinite(table.end_s).any() else first
+    if run.until_s is not None and (table.arrived & (table.outcome == UNSEEN)).any():
+        last = max(float(last), run.until_s)
     span = float(last) - start
     meters = [engine.meter for engine in run.engines]
     meets = kept & _meets(table, slo)
@@ -201,14 +208,13 @@ def _requests(run: Run, table: Table) -> dict[str, Any]:
         )
         if count
     }
-    arrived = len(run.requests) if not run.cancelled else int((table.outcome != UNSEEN).sum())
     return {
-        "arrived": arrived,
+        "arrived": int(table.arrived.sum()),
         "finished": int(table.finished.sum()),
         "rejected": rejected,
         "aborted": sum(aborted.values()),
         "aborted_by_reason": aborted,
-        "in_flight_at_end": int((table.outcome == UNSEEN).sum()),
+        "in_flight_at_end": int((table.arrived & (table.outcome == UNSEEN)).sum()),
         "preemptions": sum(engine.meter.preemptions for engine in run.engines),
         "preempted": int((table.preemptions > 0).sum()),
         "max_preemptions_of_one": int(table.preemptions.max(initial=0)),

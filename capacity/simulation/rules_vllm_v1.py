@@ -198,4 +198,4 @@ class VllmV1:
             if index and engine.layout.blocks(seq.target) <= free:
                 second = seq
         if second is not None:
-            engine.meter.passed_over += 1
+            engine.passes_over = True

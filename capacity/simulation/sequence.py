@@ -35,7 +35,6 @@ class Sequence:
         "last_token",
         "lost_tokens",
         "order",
-        "origin",
         "output",
         "pinned",
         "pins",
@@ -61,7 +60,6 @@ class Sequence:
         priority: int = 0,
         prefix: Prefix | None = None,
         session: int | None = None,
-        origin: int | None = None,
         attempt: int = 0,
     ) -> None:
         self.id = id
@@ -71,7 +69,6 @@ class Sequence:
         self.priority = priority
         self.prefix = prefix
         self.session = session
-        self.origin = arrival if origin is None else origin
         self.attempt = attempt
         self.order = id
         self.state = WAITING
@@ -92,3 +89,9 @@ class Sequence:
         self.preempted_ticks = 0
         self.preemptions = 0
         self.lost_tokens = 0
+
+    def again(self, arrival: int, attempt: int) -> Sequence:
+        """The same request sent once more, from the start."""
+        return Sequence(
+            self.id, arrival, self.prompt, self.output, self.priority, self.prefix, self.session, attempt
+        )

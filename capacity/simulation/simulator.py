@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import numpy as np
@@ -24,6 +23,7 @@ from capacity.simulation.rules_sglang import Sglang
 from capacity.simulation.rules_static import StaticBatch
 from capacity.simulation.rules_vllm_v0 import VllmV0
 from capacity.simulation.rules_vllm_v1 import VllmV1
+from capacity.simulation.run import ClosedLoop, Run
 from capacity.simulation.sequence import GONE, Prefix
 from capacity.simulation.sequence import Sequence as Live
 from capacity.simulation.settings import EngineSettings
@@ -38,30 +38,6 @@ _RULES: dict[str, Callable[[EngineSettings], Rules]] = {
     "static": StaticBatch,
     "request-level": StaticBatch,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedLoop:
-    """``users`` who each send their next request ``think_s`` after the answer to the last."""
-
-    users: int
-    think_s: float = 0.0
-
-
-@dataclass(kw_only=True)
-class Run:
-    """A finished run: the requests as given, what happened to each, and the engines with their meters."""
-
-    requests: Requests
-    record: Record
-    engines: list[Replica]
-    refusals: dict[str, int]
-    retries: int
-    end_s: float
-    cancelled: bool = False
-    ejections: int = 0
-    started: list[float] = field(default_factory=list)
-    arrival_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 class Simulation:
@@ -116,6 +92,9 @@ class Simulation:
             or bool(self.fleet.failures)
         )
         self.arrival_s = np.array(requests.arrival_s, dtype=float)
+        self.first_ticks = to_ticks(float(self.arrival_s[0])) if len(requests) else 0
+        if closed_loop is not None:
+            self.arrival_s[:] = np.inf  # known when it is sent
         for _ in range(self.fleet.replicas):
             self._start_engine()
 
@@ -145,6 +124,7 @@ class Simulation:
             ejections=self.health.ejections,
             started=self.started,
             arrival_s=self.arrival_s,
+            until_s=None if self.until == END else self.until / TICKS_PER_S,
         )
 
     def _run_open(self) -> None:
@@ -218,7 +198,7 @@ class Simulation:
         loop = self.closed_loop
         assert loop is not None
         for _ in range(min(loop.users, len(self.requests))):
-            self._next_of_loop(to_ticks(float(self.arrival_s[0])))
+            self._next_of_loop(self.first_ticks)
         for engine in self.engines:
             engine.pause_on_finish = True
         while True:
@@ -339,17 +319,7 @@ class Simulation:
         record.attempts[live.id] += 1
         record.scheduled_s[live.id] = record.first_token_s[live.id] = float("nan")
         at = now + max(to_ticks(delay), 1)
-        again = Live(
-            live.id,
-            at,
-            live.prompt,
-            live.output,
-            live.priority,
-            live.prefix,
-            live.session,
-            attempt=live.attempt + 1,
-        )
-        self._push(at, "arrive", again)
+        self._push(at, "arrive", live.again(at, live.attempt + 1))
         if record.log is not None:
             record.log.append(Event(now, "retry", live.id, live.attempt + 1))
         return True
@@ -414,17 +384,7 @@ class Simulation:
         for live in lost:
             for policy in self.policies:
                 policy.left(live, now / TICKS_PER_S, None)
-            again = Live(
-                live.id,
-                live.arrival,
-                live.prompt,
-                live.output,
-                live.priority,
-                live.prefix,
-                live.session,
-                attempt=live.attempt,
-            )
-            self._arrive(again, now)
+            self._arrive(live.again(live.arrival, live.attempt), now)
 
     def _check_scale(self, now: int) -> None:
         scale = self.fleet.autoscale

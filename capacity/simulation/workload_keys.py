@@ -13,7 +13,7 @@ import numpy as np
 
 from capacity.errors import CapacityError
 from capacity.simulation import scenario as keys
-from capacity.simulation.simulator import ClosedLoop
+from capacity.simulation.run import ClosedLoop
 from capacity.workload import (
     MAX_REQUESTS,
     MAX_TOKENS,
