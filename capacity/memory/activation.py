@@ -24,6 +24,10 @@ QWEN_PATCHES_PER_TOKEN = 4
 QWEN_TOWER_WIDTH = {"qwen2_vl": 5120, "qwen2_5_vl": 3420}
 QWEN_TOWER_WIDTH_LATER = 4304
 DEEPSTACK_COPIES = 4
+VIDEO_BUDGET_FROM: Version = (0, 11, 0)
+QWEN3_VL_VIDEO_TOKENS = (
+    153_600  # encoder budget that 0.11 logs for Qwen3-VL; items are padded to it up to 0.12
+)
 V0_SPREAD, V0_SPREAD_WITH_IMAGES = 0.12, 0.4
 KEEPS_WORKSPACE: Version = (0, 13, 0)
 FLASHINFER_INSTALLS: tuple[tuple[tuple[str, ...], Version, Version], ...] = (
@@ -116,6 +120,8 @@ def activation(
         budget = max(tokens, item or 0)
         extra = coefficient("multimodal_extra_gib", version, "any")
         copies = DEEPSTACK_COPIES if spec.model_type.startswith("qwen3_vl") else 1
+        if copies > 1 and VIDEO_BUDGET_FROM <= version < KEEPS_WORKSPACE and image_tokens is None:
+            budget = max(budget, QWEN3_VL_VIDEO_TOKENS)
         cache = budget * hidden * width * copies + extra.value * GIB
         encoder_spread = (extra.high - extra.low) / 2 * GIB
         tower, tower_spread = _tower(spec, version, item or 0, tp)

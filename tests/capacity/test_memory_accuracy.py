@@ -36,10 +36,11 @@ def test_enough_start_ups_are_predicted(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("weights_stated", [True, False])
 def test_kv_memory_error(rows: list[Row], weights_stated: bool) -> None:
+    """Rows that the fit has seen: its interval may hold a little more than 90 % of them."""
     found = summary(outcomes(rows, weights_stated=weights_stated))
     assert found.median <= 0.02
     assert found.p90 <= 0.06
-    assert 0.70 <= found.coverage <= 0.90
+    assert 0.70 <= found.coverage <= 0.95
 
 
 def test_kv_memory_error_with_the_source_left_out(held_out: list[Outcome]) -> None:

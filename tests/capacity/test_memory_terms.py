@@ -108,6 +108,14 @@ def test_images_off_drops_the_vision_tower() -> None:
     assert blind.terms[1].bytes < seen.terms[1].bytes - GIB
 
 
+def test_qwen3_vl_pads_its_items_to_the_video_budget_up_to_0_12() -> None:
+    """153,600 tokens x 2,048 x 4 x 2 B = 2.34 GiB of encoder cache, gone with 0.13."""
+    raw = {"model": "Qwen/Qwen3-VL-30B-A3B-Instruct", "tensor_parallel_size": 2, "max_num_seqs": 64}
+    before, after = (bill(engine_version=release, **raw).activation for release in ("0.12.0", "0.13.0"))
+    assert before.encoder_bytes / GIB == pytest.approx(2.34 + 0.10, abs=0.02)
+    assert after.encoder_bytes / GIB < 0.5
+
+
 def test_v0_is_taken_where_the_engine_falls_back() -> None:
     assert bill(model="llama-3.2-3b-instruct", gpu="t4", engine_version="0.8.5").runner.name == "v0"
     assert bill(model="llama-3.2-3b-instruct", gpu="t4", engine_version="0.10.2").runner.name == "v1"
