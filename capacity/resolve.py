@@ -277,7 +277,9 @@ def _scheduler(
 def _v0_chunks_prefill(spec: ModelSpec, gpu: Gpu | None, max_model_len: int) -> bool:
     """V0 chunks prefill by default above 32K tokens, on CUDA only, not for multimodal, MLA or windowed models."""
     windowed = any(isinstance(m, Attention) and m.window is not None for m in spec.mixers())
-    barred = spec.encoder is not None or spec.uses_mla or windowed or (gpu is not None and gpu.vendor != "NVIDIA")
+    barred = (
+        spec.encoder is not None or spec.uses_mla or windowed or (gpu is not None and gpu.vendor != "NVIDIA")
+    )
     return max_model_len > V0_CHUNKED_FROM and not barred
 
 
