@@ -101,8 +101,16 @@ def block_layout(made: Plan) -> Layout:
     )
 
 
+BEST_PREFILL = 0.75
+"""Share of peak arithmetic that prefill reaches at best (large 16-bit matrix products sustain 0.6 to 0.75)."""
+
+
 def linear_step_time(deployment: Deployment, prompt: float, output: float) -> tuple[StepTime, float]:
-    """(step time, largest error among the points of the fit at the workload's own lengths)."""
+    """(step time, largest difference from the performance model at the workload's own lengths).
+
+    A fit of totals can hide what a single token costs, and a simulation needs just that. So a context token never costs
+    less than reading its cache at full bandwidth, a prompt token never less than its arithmetic at BEST_PREFILL of peak.
+    """
     most = float(min(max(deployment.most_running, 2.0), 2048.0))
     ranks = deployment.layout.data
     counts = np.geomspace(1.0, most, 8)
@@ -120,6 +128,9 @@ def linear_step_time(deployment: Deployment, prompt: float, output: float) -> tu
         near += [longer == 1.0 and more == 1.0] * len(counts)
     design, seconds = np.concatenate(rows), np.concatenate(times)
     found = _non_negative(design / seconds[:, None], np.ones_like(seconds))
+    least_prefill, least_context = _bounds(deployment, prompt, output)
+    found[1] = max(found[1], least_prefill)
+    found[3] = max(found[3], least_context)
     error = np.abs(design @ found / seconds - 1.0)[np.array(near)]
     fixed, prefill, decode, context = (float(value) for value in found)
     return (
@@ -128,6 +139,16 @@ def linear_step_time(deployment: Deployment, prompt: float, output: float) -> tu
         ),
         float(error.max()),
     )
+
+
+def _bounds(deployment: Deployment, prompt: float, output: float) -> tuple[float, float]:
+    """Seconds that a prompt token and a context token cost at the very least, from the terms of the model itself."""
+    one = np.ones(1)
+    lengths = np.array([prompt, 2 * prompt])
+    terms = [step_seconds(deployment, one, np.full(1, length), np.full(1, output))[2] for length in lengths]
+    prefill = float(terms[0].prefill_matmul.reshape(-1)[0]) / prompt / BEST_PREFILL
+    reads = [float(found.values[2].reshape(-1)[0]) for found in terms]
+    return prefill, max(reads[1] - reads[0], 0.0) / prompt
 
 
 def _non_negative(design: np.ndarray, target: np.ndarray) -> np.ndarray:
