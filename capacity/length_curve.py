@@ -36,7 +36,9 @@ def length_curve(plan: Plan, *, points: int = 48) -> tuple[CurvePoint, ...]:
         return ()
     longest, first = plan.inputs.max_model_len, min(128, plan.inputs.max_model_len)
     lengths = {round(first * (longest / first) ** (i / (points - 1))) for i in range(points)}
-    middle, low, high = (_usable(plan, kv) for kv in (plan.kv_bytes, plan.kv_low_bytes, plan.kv_high_bytes))
+    middle, low, high = (
+        usable_blocks(plan, kv) for kv in (plan.kv_bytes, plan.kv_low_bytes, plan.kv_high_bytes)
+    )
     out = []
     for tokens in sorted(lengths):
         need = blocks_per_request(plan.grouping, tokens, plan.inputs, plan.resolved.release.kv)
@@ -46,7 +48,7 @@ def length_curve(plan: Plan, *, points: int = 48) -> tuple[CurvePoint, ...]:
     return tuple(out)
 
 
-def _usable(plan: Plan, available: tuple[int, ...]) -> int:
+def usable_blocks(plan: Plan, available: tuple[int, ...]) -> int:
     """Block ids that requests can get out of ``available`` bytes per stage."""
     blocks = plan.inputs.num_gpu_blocks_override
     if blocks is None:

@@ -6,7 +6,8 @@ What it answers: which layers keep which cache, and how many parameters each mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -224,14 +225,26 @@ class ModelSpec:
         for layer in self.layers:
             yield from layer.mixers
 
+    def kinds(self) -> Mapping[Mixer, int]:
+        """Distinct mixers of the main layers in order of appearance, each with its number; counted once."""
+        kept = _kinds.get(id(self))
+        if kept is None or kept[0] is not self:
+            if len(_kinds) > 1024:
+                _kinds.clear()
+            kept = _kinds[id(self)] = (self, Counter(self.mixers()))
+        return kept[1]
+
     @property
     def is_moe(self) -> bool:
         return any(isinstance(layer.mlp, MoeMlp) for layer in self.layers)
 
     @property
     def uses_mla(self) -> bool:
-        return any(isinstance(m, LatentAttention) for m in self.mixers())
+        return any(isinstance(m, LatentAttention) for m in self.kinds())
 
     @property
     def has_state(self) -> bool:
-        return any(isinstance(m, RecurrentState) for m in self.mixers())
+        return any(isinstance(m, RecurrentState) for m in self.kinds())
+
+
+_kinds: dict[int, tuple[ModelSpec, Counter[Mixer]]] = {}

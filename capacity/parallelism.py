@@ -99,7 +99,7 @@ def _heads_reason(spec: ModelSpec, tensor: int) -> str | None:
     """What ``tensor`` does not divide, or None when it is legal."""
     if spec.num_attention_heads and spec.num_attention_heads % tensor:
         return f"the {spec.num_attention_heads} attention heads"
-    for mixer in dict.fromkeys(spec.mixers()):
+    for mixer in spec.kinds():
         if isinstance(mixer, Attention):
             if mixer.num_heads % tensor:
                 return f"the {mixer.num_heads} attention heads"

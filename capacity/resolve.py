@@ -203,7 +203,7 @@ def _kv(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> tuple[s
         why = "the checkpoint's own KV format" if own else "auto: the model's dtype"
         taken.append(_assume("kv_cache_dtype", own or scenario.dtype or spec.dtype, why))
     fmt = resolve_kv_format(dtype)
-    sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.mixers())
+    sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.kinds())
     if sparse and fmt.id == "kv-fp8":
         taken.append(
             _assume("kv_cache_dtype", "fp8_ds_mla", "sparse MLA with fp8 keeps the packed 656-byte record")
@@ -239,7 +239,7 @@ def _block_size(scenario: Scenario, spec: ModelSpec, gpu: Gpu | None, taken: lis
     if spec.uses_mla:
         capability = gpu.compute_capability if gpu is not None else ""
         major = int(capability.split(".")[0]) if capability.split(".")[0].isdigit() else None
-        sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.mixers())
+        sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.kinds())
         block = 64 if sparse or major is None else MLA_BLOCK_SIZE.get(major, DEFAULT_BLOCK_SIZE)
         why = f"MLA kernel on compute capability {capability or 'not known'}"
     taken.append(_assume("block_size", str(block), why))
@@ -276,7 +276,7 @@ def _scheduler(
 
 def _v0_chunks_prefill(spec: ModelSpec, gpu: Gpu | None, max_model_len: int) -> bool:
     """V0 chunks prefill by default above 32K tokens, on CUDA only, not for multimodal, MLA or windowed models."""
-    windowed = any(isinstance(m, Attention) and m.window is not None for m in spec.mixers())
+    windowed = any(isinstance(m, Attention) and m.window is not None for m in spec.kinds())
     barred = (
         spec.encoder is not None or spec.uses_mla or windowed or (gpu is not None and gpu.vendor != "NVIDIA")
     )

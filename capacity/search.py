@@ -12,6 +12,8 @@ from typing import Any
 
 from capacity.errors import CapacityError
 from capacity.hardware import gpus
+from capacity.kv_cache.pool import blocks_per_request
+from capacity.length_curve import usable_blocks
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import Plan, plan
 from capacity.resolve import model_of
@@ -62,10 +64,16 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
     """The longest max_model_len that holds ``concurrency`` full-length requests."""
     limit = model_of(scenario).max_position_embeddings or scenario.max_model_len or 1_048_576
     low, high, tried, best = 0, limit, 0, None
+    probes = [limit]
     while low < high:
-        middle = (low + high + 1) // 2
+        middle = next((at for at in probes if low < at <= high), (low + high + 1) // 2)
         candidate = plan(replace(scenario, max_model_len=middle))
         tried += 1
+        if (
+            tried == 1
+        ):  # the pool at the longest length says where the answer lies; both sides are then planned
+            guess = _longest_in_pool(candidate, concurrency)
+            probes = [guess, guess + 1]
         if enough(candidate, concurrency):
             low, best = middle, candidate
         else:
@@ -78,6 +86,18 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
     return Found(
         question="max_model_len", changes={"max_model_len": low}, plan=best, sentence=text, tried=tried
     )
+
+
+def _longest_in_pool(found: Plan, concurrency: int) -> int:
+    """The longest request of which ``concurrency`` fit the blocks of this plan, and one its low end."""
+    middle, least = usable_blocks(found, found.kv_bytes), usable_blocks(found, found.kv_low_bytes)
+    room = min(middle // concurrency, least)
+    low, high = 0, found.inputs.max_model_len
+    while low < high:
+        at = (low + high + 1) // 2
+        need = blocks_per_request(found.grouping, at, found.inputs, found.resolved.release.kv)
+        low, high = (at, high) if need <= room else (low, at - 1)
+    return low
 
 
 def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
@@ -155,7 +175,10 @@ def fixes(found: Plan, *, concurrency: int = 1, limit: int = 6) -> tuple[dict[st
 
 
 def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
-    s, r = found.resolved.scenario, found.resolved
+    r = found.resolved
+    s = replace(
+        r.scenario, prompt_tokens=None, output_tokens=None
+    )  # full-length requests are what is counted
     given = s.kv_cache_gib is not None or s.kv_cache_memory_bytes is not None
     if r.total_bytes is not None and not given:
         yield from _offer(

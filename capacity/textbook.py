@@ -53,11 +53,11 @@ def textbook_bytes_per_token(spec: ModelSpec, element_bytes: float) -> int:
     819200
     """
     total = 0.0
-    for mixer in spec.mixers():
+    for mixer, count in spec.kinds().items():
         if isinstance(mixer, Attention) and not mixer.shares_kv:
-            total += mixer.num_kv_heads * (mixer.head_dim + mixer.v_head_dim) * element_bytes
+            total += count * mixer.num_kv_heads * (mixer.head_dim + mixer.v_head_dim) * element_bytes
         elif isinstance(mixer, LatentAttention):
-            total += (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
+            total += count * (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
     return round(total)
 
 
@@ -69,12 +69,12 @@ def windowed_request_bytes(spec: ModelSpec, element_bytes: float, tokens: int) -
     10.41
     """
     total = 0.0
-    for mixer in spec.mixers():
+    for mixer, count in spec.kinds().items():
         if isinstance(mixer, Attention) and not mixer.shares_kv:
             held = min(tokens, mixer.window) if mixer.window else tokens
-            total += held * mixer.num_kv_heads * (mixer.head_dim + mixer.v_head_dim) * element_bytes
+            total += count * held * mixer.num_kv_heads * (mixer.head_dim + mixer.v_head_dim) * element_bytes
         elif isinstance(mixer, LatentAttention):
-            total += tokens * (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
+            total += count * tokens * (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element_bytes
     return total
 
 

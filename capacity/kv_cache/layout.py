@@ -61,7 +61,7 @@ def layout(spec: ModelSpec, settings: CacheSettings) -> CacheLayout:
             "set accept_upper_bound to plan it as full attention",
             field="accept_upper_bound",
         )
-    mixers = list(dict.fromkeys(spec.mixers()))
+    mixers = list(spec.kinds())
     states = [m for m in mixers if isinstance(m, RecurrentState)]
     notes: list[str] = []
     block = settings.block_size
