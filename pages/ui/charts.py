@@ -5,6 +5,7 @@ Colours are the look's: one per memory term in one order, everywhere. Left out: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from capacity.plan import Plan
 from capacity.textbook_steps import Step
 from capacity.units import GIB
 from pages.ui.figure import ACT, CRITICAL, GREY, INFORMATION, OK, Chart, dress, labels, mark, powers, span
-from pages.ui.format import count, gib, percent
+from pages.ui.format import count, gib, percent, times
 
 TERM_COLOURS = {
     "weights": "#0072B2",
@@ -90,7 +91,15 @@ def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
     figure.add_vline(x=line, line={"dash": "dash", "width": 2.5, "color": CRITICAL if over else ink})
     text = f"budget {gib(budget)} GiB" + (", CUDA graphs outside it" if outside else "")
     figure.add_annotation(
-        x=line, y=1, yref="paper", text=text, showarrow=False, xanchor="right", yanchor="bottom", xshift=-2
+        x=line,
+        y=1,
+        yref="paper",
+        text=text,
+        showarrow=False,
+        xanchor="right",
+        yanchor="bottom",
+        xshift=-2,
+        font={"color": ink, "size": 13},
     )
     dress(figure, height=136)
     figure.update_layout(
@@ -129,8 +138,11 @@ def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
     return Chart(figure=figure, title=title, alt=alt, rows=tuple(rows))
 
 
-def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
-    """Full-length requests against their length, log-log, with the memory's band and the chosen point."""
+def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) -> Chart:
+    """Full-length requests against their length, log-log, with the memory's band and the chosen point.
+
+    ``ink``: the colour of labels in the visitor's theme.
+    """
     drawn = [p for p in points if p.requests > 0]
     chosen = plan.resolved.max_model_len
     here = min(drawn, key=lambda p: abs(p.tokens - chosen)) if drawn else None
@@ -173,10 +185,10 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
     )
     figure.add_hline(y=seats, line={"dash": "dash", "width": 1.5, "color": INFORMATION})
     if drawn:
-        mark(figure, xs[-1], seats, f"seats {count(seats)}", INFORMATION, anchor="right")
+        mark(figure, xs[-1], seats, f"seats {count(seats)}", ink, anchor="right")
         if book:
             tokens, requests = book[len(book) * 3 // 4]
-            mark(figure, tokens, requests, "textbook", GREY, anchor="left")
+            mark(figure, tokens, requests, "textbook", ink, anchor="left")
     title = "No length in this range fits"
     if here is not None and here.tokens == chosen:
         figure.add_scatter(
@@ -187,14 +199,9 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint]) -> Chart:
             hovertemplate=f"chosen: {chosen:,} tokens, {here.requests:,.2f}x<extra></extra>",
             name="chosen",
         )
-        mark(
-            figure,
-            chosen,
-            here.requests,
-            f"engine, {chosen:,} tokens: {here.requests:,.1f}",
-            OK,
-            anchor="left",
-        )
+        late = math.log(chosen / xs[0]) > 0.45 * math.log(max(xs[-1] / xs[0], 1.001))
+        words = f"engine, {chosen:,} tokens: {times(here.requests)}"
+        mark(figure, chosen, here.requests, words, ink, anchor="right" if late else "left", below=late)
         title = _curve_title(plan, drawn, seats)
     dress(figure, height=340)
     figure.update_xaxes(

@@ -167,10 +167,10 @@ def _figures(plan: Plan) -> None:
     stage = pool.stage if pool else 0
     usual = counted.typical
     per = " per replica" if r.parallel.data > 1 else ""
-    one, two, three, four, five = st.columns([1, 1, 1, 1, 1], gap="small")
+    row = st.container(horizontal=True, gap="small")
 
-    def figure(place: Any, label: str, value: str, beside: str, hint: str) -> None:
-        place.metric(
+    def figure(label: str, value: str, beside: str, hint: str) -> None:
+        row.metric(
             label,
             value,
             beside or None,
@@ -182,14 +182,12 @@ def _figures(plan: Plan) -> None:
         )
 
     figure(
-        one,
         f"Guaranteed{per}",
         count(counted.guaranteed),
         between(counted.low, counted.high, count) or "requests",
         f"Whole requests that fit when each grows to max_model_len ({r.max_model_len:,} tokens), with the memory's interval.",
     )
     figure(
-        two,
         f"Typical{per}",
         count(usual.mean) if usual else UNKNOWN,
         f"{count(usual.safe)} at p{usual.percentile:g}" if usual else "no lengths given",
@@ -198,21 +196,18 @@ def _figures(plan: Plan) -> None:
         + (f" Seats allow {counted.seats:,}." if usual else ""),
     )
     figure(
-        three,
         "KV tokens",
         count(pool.tokens_logged) if pool else UNKNOWN,
         f"{count(plan.bytes_per_token_per_gpu / 1024)} KiB per token",
         "Tokens that the engine logs as GPU KV cache size at start-up; beside it the bytes of one token on one GPU.",
     )
     figure(
-        four,
         "KV blocks",
         count(pool.num_blocks) if pool else UNKNOWN,
         f"{count(pool.blocks_per_max_request)} per full request" if pool else "",
         f"Blocks in the pool, of {plan.layout.block_size} tokens each; the engine keeps one for itself.",
     )
     figure(
-        five,
         "KV cache per GPU",
         f"{gib(plan.kv_bytes[stage] / GIB)} GiB",
         between(plan.kv_low_bytes[stage] / GIB, plan.kv_high_bytes[stage] / GIB, gib) or "as measured",
@@ -228,12 +223,10 @@ def _fixes(plan: Plan) -> None:
         return
     box = st.container(border=True, gap="xxsmall")
     for index, fix in enumerate(found):
-        action, holds, button = box.columns([6, 2, 1], gap="small", vertical_alignment="center", wrap=False)
-        action.markdown(f"{index + 1}. {_plain(first_upper(fix['action']))}")
-        holds.markdown(f"holds **{count(fix['guaranteed'])}**, logs {fix['max_concurrency']:.2f}x")
-        button.button(
-            "Apply", key=f"plan_fix_{index}", on_click=apply, args=(fix["changes"],), type="tertiary"
-        )
+        line = box.container(horizontal=True, gap="small", vertical_alignment="center", wrap=False)
+        holds = f"holds **{count(fix['guaranteed'])}**, logs {fix['max_concurrency']:.2f}x"
+        line.markdown(f"{index + 1}. {_plain(first_upper(fix['action']))} Then it {holds}.")
+        line.button("Apply", key=f"plan_fix_{index}", on_click=apply, args=(fix["changes"],), type="tertiary")
     rows = [
         {
             "action": fix["action"],
@@ -279,7 +272,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], name: str) -> None:
 
 
 def _length(plan: Plan) -> None:
-    _chart(charts.concurrency_curve(plan, length_points(plan)), "length")
+    _chart(charts.concurrency_curve(plan, length_points(plan), ink=_ink()), "length")
     st.caption(
         "The line is the engine's own figure, the band carries the memory's interval, dotted is the textbook."
     )

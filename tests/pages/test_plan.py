@@ -1,0 +1,308 @@
+"""The Plan page without a browser: answers, examples, the link, and every bad input as a sentence in the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from capacity.plan import plan
+from capacity.scenario import Scenario
+from pages.ui.examples import examples
+from pages.ui.fields import to_scenario, to_texts
+from pages.ui.format import count
+from pages.ui.link import pack
+
+ROOT = Path(__file__).parents[2]
+SHAPES = ROOT / "tests" / "fixtures" / "model_shapes"
+BERT = '{"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12}'
+LLAMA = (
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, '
+    '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, '
+    '"max_position_embeddings": 8192}'
+)
+
+
+def page(**link: str) -> AppTest:
+    """The page opened with a link."""
+    found = AppTest.from_file(str(ROOT / "pages" / "plan.py"), default_timeout=30)
+    for key, value in link.items():
+        found.query_params[f"plan_{key}"] = value
+    return found.run()
+
+
+def in_link(found: AppTest, key: str) -> str:
+    value = found.query_params[f"plan_{key}"]
+    return value if isinstance(value, str) else value[-1]
+
+
+def figures(found: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in found.metric}
+
+
+def verdict(found: AppTest) -> str:
+    for kind in (found.success, found.warning, found.error):
+        if kind:
+            return str(kind[0].value)
+    raise AssertionError("no verdict on the page")
+
+
+def problem(found: AppTest) -> str:
+    """The sentence about the input; fails on a traceback."""
+    assert not found.exception
+    sentences = [str(one.value) for one in found.error if "Check the input" in str(one.value)]
+    assert len(sentences) == 1
+    return sentences[0].replace("\\", "")
+
+
+def test_first_visit_answers_and_fills_the_link() -> None:
+    found = page()
+    assert not found.exception
+    expected = plan(Scenario.parse(examples()[0].scenario))
+    assert figures(found)["Guaranteed"] == count(expected.concurrency.guaranteed)
+    assert figures(found)["KV blocks"] == count(expected.pool.num_blocks)  # type: ignore[union-attr]
+    assert verdict(found).startswith("**Fits.**")
+    assert in_link(found, "engine_version") == "0.32.0"
+    assert in_link(found, "model") == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_examples_give_the_planners_answer(index: int) -> None:
+    example = examples()[index]
+    found = page()
+    found.selectbox(key="plan_example").select(example.name).run()
+    assert not found.exception
+    expected = plan(Scenario.parse(example.scenario))
+    assert figures(found)["Guaranteed"] == count(expected.concurrency.guaranteed)
+    assert figures(found)["KV tokens"] == count(expected.pool.tokens_logged)  # type: ignore[union-attr]
+    assert len(found.metric) <= 5
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_widget_texts_round_trip(example: object) -> None:
+    scenario = example.scenario  # type: ignore[attr-defined]
+    assert Scenario.parse(to_scenario(to_texts(scenario))) == Scenario.parse(scenario)
+
+
+def test_link_alone_gives_the_same_page() -> None:
+    link = {
+        "model": "Qwen/Qwen3-32B",
+        "gpu": "h200",
+        "engine_version": "0.11.0",
+        "max_model_len": "16K",
+        "enforce_eager": "on",
+    }
+    found = page(**link)
+    raw = {**link, "max_model_len": 16384, "enforce_eager": True}
+    expected = plan(Scenario.parse(raw))
+    assert figures(found)["Guaranteed"] == count(expected.concurrency.guaranteed)
+    assert figures(found)["KV blocks"] == count(expected.pool.num_blocks)  # type: ignore[union-attr]
+
+
+def test_link_without_release_is_pinned() -> None:
+    found = page(model="Qwen/Qwen3-8B", gpu="h100-sxm")
+    assert in_link(found, "engine_version") == "0.32.0"
+    assert "plan_max_model_len" not in found.query_params
+
+
+def test_pasted_config_travels_in_the_link() -> None:
+    first = page(source="Config", gpu="h100-sxm", engine_version="0.32.0", max_model_len="4096")
+    assert "config is given" in problem(first)
+    first.text_area(key="plan_config_text").set_value(LLAMA).run()
+    assert not first.exception
+    packed = in_link(first, "config")
+    second = page(
+        source="Config", gpu="h100-sxm", engine_version="0.32.0", max_model_len="4096", config=packed
+    )
+    assert figures(second) == figures(first)
+    assert second.text_area(key="plan_config_text").value == LLAMA
+
+
+def test_damaged_config_in_link_is_said() -> None:
+    packed = pack(LLAMA)
+    assert packed is not None
+    found = page(source="Config", gpu="h100-sxm", config=packed[:40])
+    assert "the link" in problem(found)
+
+
+def test_small_form_plans_a_model() -> None:
+    form = {
+        "num_hidden_layers": "40",
+        "num_attention_heads": "40",
+        "num_key_value_heads": "40",
+        "hidden_size": "5120",
+        "vocab_size": "32000",
+        "intermediate_size": "13824",
+    }
+    found = page(
+        source="Form",
+        gpu="a100-80-sxm",
+        engine_version="0.11.0",
+        max_model_len="4096",
+        **{f"form_{k}": v for k, v in form.items()},
+    )
+    assert not found.exception
+    catalogue = plan(
+        Scenario.parse(
+            {
+                "model": "meta-llama/Llama-2-13b-hf",
+                "gpu": "a100-80-sxm",
+                "engine_version": "0.11.0",
+                "max_model_len": 4096,
+            }
+        )
+    )
+    assert figures(found)["Guaranteed"] == count(catalogue.concurrency.guaranteed)
+
+
+def test_form_names_what_is_missing() -> None:
+    found = page(source="Form", gpu="h100-sxm", form_num_hidden_layers="32")
+    assert "hidden size" in problem(found)
+
+
+BAD_FIELDS = [
+    ("max_model_len", "nan", "finite number"),
+    ("max_model_len", "inf", "finite number"),
+    ("max_model_len", "-5", "1 to 100,000,000"),
+    ("max_model_len", "0", "1 to 100,000,000"),
+    ("max_model_len", "9" * 40, "1 to 100,000,000"),
+    ("max_model_len", "9" * 5000, "whole number"),
+    ("max_model_len", "1e308", "1 to 100,000,000"),
+    ("max_model_len", "many", "whole number"),
+    ("max_model_len", "4096.5", "whole number"),
+    ("max_model_len", "1000000", "at most 131,072"),
+    ("gpu_memory_utilization", "0", "0.01 to 1"),
+    ("gpu_memory_utilization", "1.5", "0.01 to 1"),
+    ("tensor_parallel_size", "5", "attention heads"),
+    ("model", "nobody/nothing", "nobody/nothing"),
+    ("gpu", "h9000", "h9000"),
+    ("weight_format", "fp3", "fp3"),
+    ("engine_version", "latest", "release"),
+    ("engine_version", "0.1.0", "older"),
+    ("kv_cache_dtype", "fp12", "fp12"),
+    ("prompt_tokens", "-1", "0 to"),
+    ("prompt_tokens_cv", "nan", "finite"),
+    ("kv_cache_gib", "1 two 3", "number"),
+    ("enforce_eager", "perhaps", "true or false"),
+    ("pipeline_layer_split", "10 10", "stage"),
+]
+
+
+@pytest.mark.parametrize(("key", "text", "expected"), BAD_FIELDS)
+def test_bad_field_is_a_sentence_and_stays(key: str, text: str, expected: str) -> None:
+    link = {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "h100-sxm", "prompt_tokens": "1024"}
+    found = page(**{**link, key: text})
+    assert expected in problem(found)
+    widget = next(w for w in (*found.text_input, *found.selectbox) if w.key == f"plan_{key}")
+    assert widget.value == text
+
+
+BAD_CONFIGS = {
+    "html": ("<!DOCTYPE html><html><body>Sign in</body></html>", "HTML"),
+    "bert": (BERT, "encoder-only"),
+    "not json": ("{hidden_size: 4096}", "not JSON"),
+    "deep": ("[" * 1000 + "]" * 1000, "nested"),
+    "deep objects": ('{"a":' * 1000 + "1" + "}" * 1000, "nested"),
+    "very deep": ("[" * 100_000 + "]" * 100_000, "nested"),
+    "an array": ("[1, 2]", "array"),
+    "nan": (LLAMA.replace("4096", "NaN", 1), "hidden_size"),
+    "infinity": (LLAMA.replace("4096", "Infinity", 1), "hidden_size"),
+    "negative": (LLAMA.replace("32,", "-32,", 1), "num_hidden_layers"),
+    "zero": (LLAMA.replace('"num_attention_heads": 32', '"num_attention_heads": 0'), "num_attention_heads"),
+    "text": (LLAMA.replace('"hidden_size": 4096', '"hidden_size": "wide"'), "hidden_size"),
+    "huge number": (LLAMA.replace("4096", "9" * 5000, 1), "digits"),
+    "five megabytes": (json.dumps({"pad": "x" * 5_000_000}), "at most"),
+    "unknown architecture": (
+        LLAMA.replace("LlamaForCausalLM", "NovelForCausalLM").replace('"llama"', '"novel"'),
+        "ovel",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_bad_config_is_a_sentence_and_stays(name: str) -> None:
+    text, expected = BAD_CONFIGS[name]
+    found = page(source="Config", gpu="h100-sxm", engine_version="0.32.0")
+    found.text_area(key="plan_config_text").set_value(text).run()
+    assert expected in problem(found)
+    assert found.text_area(key="plan_config_text").value == text
+
+
+def test_bad_input_keeps_the_last_answer_marked() -> None:
+    found = page()
+    before = figures(found)
+    found.text_input(key="plan_max_model_len").set_value("lots").run()
+    assert "lots" in problem(found)
+    assert "Below is the last answer" in problem(found)
+    assert figures(found) == before
+    assert any(str(one.value).startswith("Last answer") for one in found.caption)
+    found.text_input(key="plan_max_model_len").set_value("4096").run()
+    assert not found.error
+    assert figures(found) != before
+
+
+def test_weights_larger_than_the_card_is_an_answer_with_fixes() -> None:
+    found = page(model="meta-llama/Llama-3.1-70B-Instruct", gpu="l4", max_model_len="4096")
+    assert not found.exception
+    assert verdict(found).startswith("**Does not fit:**")
+    assert any("What to change" in str(one.value) for one in found.markdown)
+
+
+def test_a_fix_can_be_applied() -> None:
+    found = page(model="meta-llama/Llama-3.1-8B-Instruct", gpu="rtx4090", engine_version="0.32.0")
+    assert "Fits" not in verdict(found)
+    found.button(key="plan_fix_0").click().run()
+    assert not found.exception
+    assert verdict(found).startswith("**Fits.**")
+
+
+def test_reset_clears_overrides() -> None:
+    found = page(model="Qwen/Qwen3-8B", gpu="l40s", max_num_seqs="64", other_memory_gib="2")
+    found.button(key="plan_reset").click().run()
+    assert found.text_input(key="plan_max_num_seqs").value == ""
+    assert found.text_input(key="plan_other_memory_gib").value == ""
+    assert figures(found) == figures(page())
+
+
+TABS = [
+    "Length",
+    "Allocation",
+    "Engine log and command",
+    "Textbook",
+    "How this number came about",
+    "Assumptions",
+    "Weights per GPU",
+]
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_draws(tab: str) -> None:
+    found = page(
+        model="deepseek-ai/DeepSeek-V3", gpu="h200", tensor_parallel_size="8", max_model_len="8192",
+        prompt_tokens="2048", output_tokens="512", tab=tab,
+    )  # fmt: skip
+    assert not found.exception
+    names = [one.label for one in found.download_button] if hasattr(found, "download_button") else []
+    assert names.count("CSV") >= 2 or tab == "Engine log and command" or not names
+
+
+def test_engine_tab_shows_log_lines_and_command() -> None:
+    found = page(
+        model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100-sxm", engine_version="0.32.0", max_model_len="8192",
+        tab="Engine log and command",
+    )  # fmt: skip
+    text = "\n".join(str(one.value) for one in found.code)
+    assert "GPU KV cache size" in text
+    assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in text
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES.glob("*.json")), ids=lambda path: path.stem)
+def test_recorded_configs_plan_when_pasted(shape: Path) -> None:
+    found = page(
+        source="Config", gpu="b200", tensor_parallel_size="1", engine_version="0.32.0", max_model_len="512"
+    )
+    found.text_area(key="plan_config_text").set_value(shape.read_text(encoding="utf-8")).run()
+    assert not found.exception
+    assert figures(found)["KV tokens"] != ""
