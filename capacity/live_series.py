@@ -204,11 +204,12 @@ def latency_series(
             times_s=(), lines={}, counts=(), reason="not exported by any engine in this window"
         )
     axis = range(min(bins), max(bins) + 1)
+    newest_s = max(i.end_s for i in intervals)
     merged = [merge_histograms(bins[k]) if k in bins else None for k in axis]
     mixed = any(m is None and k in bins for m, k in zip(merged, axis, strict=True))
     found = [[percentile(q, m) if m is not None else None for m in merged] for q in quantiles]
     return LatencySeries(
-        times_s=tuple(k * step_s for k in axis),
+        times_s=tuple(min(k * step_s, newest_s) for k in axis),
         lines={
             q: tuple(p.value if p is not None else None for p in line)
             for q, line in zip(quantiles, found, strict=True)

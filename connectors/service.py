@@ -28,14 +28,15 @@ T = TypeVar("T")
 DEMO_INTERVAL_S = 2.0
 INTERVAL_S = 5.0
 SHARE_S = 1.5
-REHEARSED_S, REHEARSAL_STEP_S = 300.0, 5.0
+DEMO_PAST_S, DEMO_PAST_STEP_S = 300.0, 5.0
 
 
 class LiveService:
     """``start()`` opens the history file and begins polling; ``stop()`` ends every thread.
 
     A history file that cannot be opened is said in ``history_problem`` and live readings go on without it.
-    ``demo`` None means: show the demonstration pool when there are no targets.
+    ``demo`` None means: show the demonstration pool when there are no targets; ``demo_past_s`` is how much
+    of its past is made up at its start.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class LiveService:
         demo: bool | None = None,
         demo_replicas: int = 3,
         demo_speed: float = 1.0,
+        demo_past_s: float = DEMO_PAST_S,
     ) -> None:
         self._targets = tuple(targets)
         self._history_path = history_path
         self._demo_replicas = demo_replicas
         self._demo_speed = demo_speed
+        self._demo_past_s = demo_past_s
         self._demo_wanted = (not self._targets) if demo is None else demo
         every_s = interval_s or (DEMO_INTERVAL_S if self._demo_wanted else INTERVAL_S)
         self._lock = threading.RLock()
@@ -99,7 +102,7 @@ class LiveService:
         pool = DemoPool(
             replicas=self._demo_replicas, incident_name="calm", speed=self._demo_speed, warm_up_s=60.0
         )
-        past = list(pool.rehearse(REHEARSED_S, step_s=REHEARSAL_STEP_S))
+        past = list(pool.rehearse(self._demo_past_s, step_s=DEMO_PAST_STEP_S))
         pool.set_incident(incident_name)
         pool.start()
         self._demo = pool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
 
@@ -148,9 +149,13 @@ def panel(service: LiveService) -> None:
         utc=bool(st.session_state.get("live_utc")),
         markers=markers,
         scale=1.6 if wall else 1.0,
+        dark=st.context.theme.type == "dark",
     )
-    sections.banner(view)
-    sections.figures(view)
+    sections.banner(view, large=wall)
+    if wall:
+        sections.wall_figures(view, frame)
+    else:
+        sections.figures(view)
     sections.waterline(series, frame, height=430 if wall else sections.TALL)
     if wall:
         return
@@ -167,7 +172,12 @@ def panel(service: LiveService) -> None:
 
 def render() -> None:
     """The page."""
-    st.set_page_config(page_title="Live · Waterline", page_icon=ICON, layout="wide")
+    shown: Literal["collapsed", "auto"] = (
+        "collapsed" if st.query_params.get("live_wall") == "true" else "auto"
+    )
+    st.set_page_config(
+        page_title="Live · Waterline", page_icon=ICON, layout="wide", initial_sidebar_state=shown
+    )
     service = running()
     controls(service)
     paused = bool(st.session_state.get("live_pause"))

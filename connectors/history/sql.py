@@ -9,6 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import duckdb
 
@@ -61,12 +62,11 @@ def fetch(
 ) -> Frame:
     """Rows of ``(after_s, until_s]``, ordered by engine and time."""
     where = "" if engine_ids is None else f" AND engine_id IN ({', '.join(map(str, engine_ids))})"
-    return frame_of(
-        con.execute(
-            f"SELECT {_NAMES} FROM {table} WHERE end_s > ? AND end_s <= ?{where} ORDER BY engine_id, end_s",
-            [after_s, until_s],
-        ).fetchnumpy()
-    )
+    columns: dict[str, Any] = con.execute(
+        f"SELECT {_NAMES} FROM {table} WHERE end_s > ? AND end_s <= ?{where} ORDER BY engine_id, end_s",
+        [after_s, until_s],
+    ).fetchnumpy()
+    return frame_of(columns)
 
 
 def pieces(

@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from capacity.live_series import EngineKey, LatencySeries, Line, PoolSeries
 from pages.ui.live_format import ACT, CRITICAL, GREY
 
 Option = dict[str, Any]
-LINES = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6BB1", "#7A828C")
+LINES = ("#0072B2", "#00805D", "#A8487F", "#3B8FC4", "#7A5BA6", "#6B737D")
+LINES_ON_DARK = ("#56B4E9", "#2FC29A", "#E39CC5", "#9AD1F2", "#B9A2DC", "#A3ABB5")
+LIMIT_WORDS = {ACT: "#8A5F00", CRITICAL: "#B34700"}
+LIMIT_WORDS_ON_DARK = {ACT: "#E69F00", CRITICAL: "#F08A4B"}
 MAX_LINES = 6
 
 
@@ -27,23 +32,19 @@ class Frame:
     utc: bool = False
     markers: Sequence[tuple[float, str]] = ()
     scale: float = 1.0
+    dark: bool = False
+
+    @property
+    def colours(self) -> tuple[str, ...]:
+        return LINES_ON_DARK if self.dark else LINES
 
 
-def _points(times_s: Sequence[float], line: Line, factor: float = 1.0) -> list[list[float | None]]:
-    return [
-        [round(t * 1000), None if v is None else round(v * factor, 6)]
-        for t, v in zip(times_s, line, strict=True)
-    ]
-
-
-def _line(
-    name: str, times_s: Sequence[float], line: Line, *, colour: str, factor: float = 1.0, label: bool = True
-) -> Option:
+def _line(name: str, *, colour: str, label: bool = True) -> Option:
     return {
         "id": name,
         "name": name,
         "type": "line",
-        "data": _points(times_s, line, factor),
+        "encode": {"x": "time", "y": name, "tooltip": [name]},
         "showSymbol": False,
         "connectNulls": False,
         "lineStyle": {"width": 2, "color": colour},
@@ -52,6 +53,16 @@ def _line(
         "endLabel": {"show": label, "formatter": "{a}", "color": colour, "distance": 6, "fontSize": 11},
         "labelLayout": {"moveOverlap": "shiftY"},
     }
+
+
+def _table(times_s: Sequence[float], named: Mapping[str, Line], factor: float) -> pd.DataFrame:
+    """What the chart draws, as its reader can download it: times in UTC, one column per line."""
+    columns: dict[str, Any] = {
+        "time": pd.to_datetime(pd.Series(times_s, dtype="float64"), unit="s", utc=True)
+    }
+    for name, line in named.items():
+        columns[name] = pd.array([None if v is None else round(v * factor, 4) for v in line], dtype="Float64")
+    return pd.DataFrame(columns)
 
 
 def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76) -> Option:
@@ -65,7 +76,7 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
             "subtext": unit,
             "itemGap": 4,
             "left": 0,
-            "top": 0,
+            "top": 2,
             "padding": 0,
             "subtextStyle": {"fontSize": round(11 * frame.scale)},
             "textStyle": {
@@ -90,7 +101,7 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
             "top": round(46 * frame.scale),
             "bottom": 4,
         },
-        "tooltip": {"trigger": "axis", "valueFormatter": "plain", "confine": True},
+        "tooltip": {"trigger": "axis", "valueFormatter": "%,.1f", "confine": True},
         "xAxis": {
             "type": "time",
             "min": round(frame.start_s * 1000),
@@ -146,18 +157,10 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
     few = len(shown) <= 4
     option = _base(title, frame, unit="KV blocks in use, %", legend=not few, right=84)
     option["yAxis"] |= {"max": 100, "interval": 20}
-    colours = {key: LINES[i % len(LINES)] for i, key in enumerate(sorted(shown))}
-    option["series"] = [
-        _line(
-            engine_name(key, keys),
-            series.times_s,
-            series.kv_usage[key],
-            colour=colours[key],
-            factor=100,
-            label=few,
-        )
-        for key in shown
-    ]
+    palette = frame.colours
+    colours = {key: palette[i % len(palette)] for i, key in enumerate(sorted(shown))}
+    named = {engine_name(key, keys): series.kv_usage[key] for key in shown}
+    option["series"] = [_line(engine_name(key, keys), colour=colours[key], label=few) for key in shown]
     rest = keys[len(shown) :]
     if rest:
         highest = tuple(
@@ -165,7 +168,10 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
             for i in range(len(series.times_s))
         )
         name = f"highest of {len(rest)} others"
-        option["series"].append(_line(name, series.times_s, highest, colour=GREY, factor=100, label=few))
+        named[name] = highest
+        option["series"].append(_line(name, colour=GREY, label=few))
+    option["dataset"] = {"source": _table(series.times_s, named, 100.0)}
+    words = LIMIT_WORDS_ON_DARK if frame.dark else LIMIT_WORDS
     limits = [(act, ACT, "act"), (critical, CRITICAL, "critical")]
     option["series"].append(
         {
@@ -183,7 +189,8 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
                         "label": {
                             "formatter": f"{word} {value:.0%}",
                             "position": "insideStartTop",
-                            "color": colour,
+                            "color": words[colour],
+                            "fontSize": round(11 * frame.scale),
                             "fontWeight": 600,
                         },
                     }
@@ -207,16 +214,11 @@ def lines(
 ) -> Option:
     """A plain chart of up to six lines with one unit."""
     option = _base(title, frame, unit=unit, legend=len(named) > 4, right=84)
+    shown = dict(list(named.items())[:MAX_LINES])
+    option["dataset"] = {"source": _table(times_s, shown, factor)}
     option["series"] = [
-        _line(
-            name,
-            times_s,
-            line,
-            colour=LINES[i % len(LINES)],
-            factor=factor,
-            label=1 < len(named) <= 4,
-        )
-        for i, (name, line) in enumerate(list(named.items())[:MAX_LINES])
+        _line(name, colour=frame.colours[i % len(LINES)], label=1 < len(shown) <= 4)
+        for i, name in enumerate(shown)
     ]
     if top is not None:
         option["yAxis"] |= {"max": top, "interval": top / 4}
@@ -251,3 +253,30 @@ def message(title: str, frame: Frame, text: str) -> Option:
         "style": {"text": text, "fill": GREY, "fontSize": 13, "width": 420, "overflow": "break"},
     }
     return option
+
+
+def wall(figures: Sequence[tuple[str, str]], frame: Frame, *, colour: str) -> Option:
+    """Headline figures as large text, readable from across a room: (value, what it is), left to right."""
+    width = 100 / max(1, len(figures))
+    return {
+        "animation": False,
+        "title": [
+            {
+                "text": value,
+                "subtext": name,
+                "left": f"{width * i:.1f}%",
+                "top": 8,
+                "padding": 0,
+                "itemGap": 8,
+                "textStyle": {
+                    "fontSize": 84,
+                    "lineHeight": 96,
+                    "fontWeight": 700,
+                    **({"color": colour} if i == 0 else {}),
+                },
+                "subtextStyle": {"fontSize": 26},
+            }
+            for i, (value, name) in enumerate(figures)
+        ],
+        "series": [],
+    }

@@ -16,6 +16,7 @@ from pages.ui import live_format as fmt
 from pages.ui import live_table
 
 HEIGHT, TALL = 210, 250
+FULL = 0.985
 ALERTS = {"ok": st.success, "info": st.info, "warning": st.warning, "critical": st.error}
 
 
@@ -24,7 +25,7 @@ def demo_tag(demo: bool) -> str:
     return " :violet-badge[DEMO]" if demo else ""
 
 
-def banner(view: LiveView) -> None:
+def banner(view: LiveView, *, large: bool = False) -> None:
     """The answer in words: state as word, icon and colour, then the first thing to do."""
     tag = demo_tag(view.demo)
     if view.verdict is None:
@@ -35,6 +36,9 @@ def banner(view: LiveView) -> None:
     look = fmt.SEVERITY_LOOKS[verdict.severity.value]
     first = verdict.actions[0] if verdict.actions else None
     advice = f"To do: {first.text}" if first and verdict.severity.value != "ok" else _age(view)
+    if large:
+        ALERTS[verdict.severity.value](f"## {verdict.name.capitalize()}{tag}  \n#### {verdict.summary}")
+        return
     text = f"**{verdict.summary[:1].upper()}{verdict.summary[1:]}**{tag}  \n{advice}"
     ALERTS[verdict.severity.value](text, icon=look.icon)
 
@@ -66,36 +70,59 @@ def figures(view: LiveView) -> None:
     """Five headline figures; each one's tooltip has the metric name or the reason it is not known."""
     kv, waiting, running = (_value(view, n) for n in ("kv_usage", "waiting", "running"))
     out, preempted = _value(view, "generation_tokens_per_s"), _value(view, "preemptions_per_s")
-    columns = st.columns(5)
-    columns[0].metric("Fullest replica", fmt.percent(kv.number), help=fmt.why(kv))
-    columns[1].metric("Running", fmt.count(running.number), help=fmt.why(running))
-    columns[2].metric(
-        "Waiting",
-        fmt.count(waiting.number),
-        help=fmt.why(waiting),
-    )
-    columns[3].metric("Output tokens/s", fmt.rate(out.number), help=fmt.why(out))
     full, full_help = _time_to_full(view)
-    columns[4].metric("Time to full", full, help=full_help)
-    small = st.columns(5)
-    for column, family, name in ((small[0], "ttft_s", "TTFT"), (small[1], "itl_s", "ITL")):
-        text, tip = _percentiles(view, family)
-        column.markdown(f":gray[{name}] {text}", help=tip)
-    small[2].markdown(f":gray[Waiting for] **{_reasons(view)}**")
+    shown = (
+        ("Fullest replica", fmt.percent(kv.number), fmt.why(kv)),
+        ("Running", fmt.count(running.number), fmt.why(running)),
+        ("Waiting", fmt.count(waiting.number), fmt.why(waiting)),
+        ("Output tokens/s", fmt.rate(out.number), fmt.why(out)),
+        ("Time to full", full, full_help),
+    )
+    with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
+        for name, value, tip in shown:
+            st.metric(name, value, help=tip, width=164)
     prompt = _value(view, "prompt_tokens_per_s")
-    small[3].markdown(f":gray[Input] **{fmt.rate(prompt.number)} tok/s**", help=fmt.why(prompt))
-    small[4].markdown(f":gray[Preemptions] **{fmt.rate(preempted.number)}/s**", help=fmt.why(preempted))
+    with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
+        for family, name in (("ttft_s", "TTFT"), ("itl_s", "ITL")):
+            text, tip = _percentiles(view, family)
+            st.markdown(f":gray[{name}] {text}", help=tip, width="content")
+        st.markdown(f":gray[Waiting for] **{_reasons(view)}**", width="content")
+        st.markdown(
+            f":gray[Input] **{fmt.rate(prompt.number)} tok/s**", help=fmt.why(prompt), width="content"
+        )
+        st.markdown(
+            f":gray[Preemptions] **{fmt.rate(preempted.number)}/s**", help=fmt.why(preempted), width="content"
+        )
+
+
+def wall_figures(view: LiveView, frame: charts.Frame) -> None:
+    """The five figures for a screen on the wall."""
+    numbers = {
+        n: _value(view, n).number for n in ("kv_usage", "waiting", "running", "generation_tokens_per_s")
+    }
+    severity = view.verdict.severity.value if view.verdict else "unknown"
+    shown = [
+        (fmt.percent(numbers["kv_usage"]), "fullest replica"),
+        (fmt.count(numbers["waiting"]), "waiting"),
+        (fmt.count(numbers["running"]), "running"),
+        (fmt.rate(numbers["generation_tokens_per_s"]), "output tokens/s"),
+        (_time_to_full(view)[0], "time to full"),
+    ]
+    text = ", ".join(f"{name} {value}" for value, name in shown)
+    option = charts.wall(shown, frame, colour=fmt.SEVERITY_LOOKS[severity].hex)
+    st.echarts_chart(option, height=150, key="live_chart_wall", alt=text)
 
 
 def _time_to_full(view: LiveView) -> tuple[str, str]:
     """The earliest replica, with its interval in the tooltip, or why there is no forecast."""
+    full = [e.name for e in view.engines if e.signals and (e.signals.number("kv_usage") or 0.0) >= FULL]
+    if full:
+        return "full", f"{fmt.listing(full)}: no free block is left; new requests wait."
     first = view.first_full
     if first is None or first.forecast is None:
         reasons = [f"{e.name}: {e.forecast.reason}" for e in view.engines if e.forecast and e.forecast.reason]
         return fmt.UNKNOWN, "  \n".join(reasons[:6]) or "No replica reports KV usage."
     found = first.forecast
-    if not found.expected_s:
-        return "full", f"{first.name} is full now."
     low, high = fmt.duration(found.low_s), fmt.duration(found.high_s)
     return (
         fmt.duration(found.expected_s),

@@ -1,0 +1,129 @@
+"""The Live page as AppTest sees it: states, controls, and no exception in any of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from connectors import service as live
+from connectors.poller import PollTarget
+from connectors.service import LiveService, poll_target
+from connectors.targets import Target
+
+PAGE = str(Path(__file__).parents[2] / "pages" / "live.py")
+
+
+def start(service: LiveService) -> LiveService:
+    live.install(service)
+    service.start()
+    return service
+
+
+@pytest.fixture
+def demo() -> Iterator[LiveService]:
+    found = start(LiveService(history_path=":memory:", interval_s=0.2, demo=True, demo_past_s=20.0))
+    deadline = time.monotonic() + 15
+    while found.view().answering < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    yield found
+    live.install(None)
+    found.stop()
+
+
+@pytest.fixture
+def empty() -> Iterator[LiveService]:
+    found = start(LiveService(history_path=":memory:", demo=False))
+    yield found
+    live.install(None)
+    found.stop()
+
+
+def run() -> AppTest:
+    page = AppTest.from_file(PAGE, default_timeout=30).run()
+    assert not page.exception
+    return page
+
+
+def alerts(page: AppTest) -> str:
+    return " ".join(a.value for kind in (page.success, page.info, page.warning, page.error) for a in kind)
+
+
+def test_the_answer_comes_first_and_is_marked_demo(demo: LiveService) -> None:
+    page = run()
+    assert "DEMO" in alerts(page) and len([*page.success, *page.info, *page.warning, *page.error]) == 1
+    assert [m.label for m in page.metric] == [
+        "Fullest replica",
+        "Running",
+        "Waiting",
+        "Output tokens/s",
+        "Time to full",
+    ]
+    assert page.metric[0].value.endswith("%") and page.metric[0].help
+    table = page.dataframe[0].value
+    assert sorted(table["Replica"]) == ["demo-0", "demo-1", "demo-2"]
+    assert all(state.split(" ", 1)[0] in "●○▲■" for state in table["State"])
+
+
+def test_the_incident_is_picked_on_the_page(demo: LiveService) -> None:
+    page = run()
+    page.selectbox(key="live_incident").select("ramp").run()
+    assert not page.exception
+    assert demo.demo is not None and demo.demo.incident_name == "ramp"
+
+
+def test_pause_keeps_what_is_on_screen(demo: LiveService) -> None:
+    page = run()
+    page.toggle(key="live_pause").set_value(True).run()
+    before = [m.value for m in page.metric]
+    time.sleep(2.0)
+    page.run()
+    assert [m.value for m in page.metric] == before
+    assert any("Paused" in c.value for c in page.caption)
+
+
+@pytest.mark.parametrize("window", ["5 min", "1 h", "7 d"])
+def test_every_window_draws(demo: LiveService, window: str) -> None:
+    page = run()
+    page.session_state["live_window"] = window
+    page.run()
+    assert not page.exception and len(page.metric) == 5
+
+
+def test_wall_mode_shows_less(demo: LiveService) -> None:
+    page = run()
+    page.toggle(key="live_wall").set_value(True).run()
+    assert not page.exception and not page.dataframe and not page.metric
+
+
+def test_no_target_teaches_how_to_add_one(empty: LiveService) -> None:
+    page = run()
+    assert "Nothing is being watched" in alerts(page)
+    assert "[[targets]]" in page.code[0].value
+    page.button(key="live_empty_demo").click().run()
+    assert not page.exception and empty.demo is not None
+
+
+def test_stopping_the_demonstration_leads_back(demo: LiveService) -> None:
+    page = run()
+    page.button(key="live_demo_stop").click().run()
+    assert not page.exception and "Nothing is being watched" in alerts(page)
+
+
+def test_a_pool_that_is_down_says_so_without_a_number() -> None:
+    targets: list[PollTarget] = [poll_target(Target(name="gone", url="http://127.0.0.1:9/metrics"))]
+    found = start(LiveService(targets, history_path=":memory:", interval_s=0.2))
+    try:
+        deadline = time.monotonic() + 15
+        while found.view().targets[0].reason is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        page = run()
+        assert "refused" in alerts(page) and "DEMO" not in alerts(page)
+        assert {m.value for m in page.metric} == {"–"}
+        assert page.dataframe[0].value["Running"].tolist() == ["–"]
+    finally:
+        live.install(None)
+        found.stop()
