@@ -13,7 +13,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -25,8 +24,13 @@ SIZE_CAP_BYTES = 4_000_000
 GZIP_MAGIC = b"\x1f\x8b"
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created", "_info")
-EXEMPLAR = re.compile(r" # \{.*$")
+BOUND = re.compile(r'(?<=[{,])le="([^"\\]*)",?')
+EXEMPLAR = re.compile(r' # \{[^"]*(?:"(?:[^"\\]|\\.)*"[^"]*)*$')
 TITLE = re.compile(r"<title[^>]*>([^<]{1,60})", re.IGNORECASE)
+
+KNOWN_SERIES = 60_000
+
+_known: dict[str, tuple[str, Mapping[str, str]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,7 @@ def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
     found = _Lines(families={}, last_family="", names=set(), unreadable=0, repeated=0, torn=set())
     known: dict[str, list[str] | None] = {}
     seen: dict[str, str] = {}
+    last = ""
     for line in text.split("\n"):
         if not line or line[0] == "#" or not line.strip():
             continue
@@ -130,42 +135,63 @@ def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
         if name not in known:
             found.names.add(name)
             known[name] = found.families.setdefault(family_of(name), []) if wanted(name) else None
-        found.last_family = family_of(name)
-        found.last_line = line
+        last, found.last_line = name, line
         kept = known[name]
         if kept is None:
             continue
+        if " # {" in line:
+            line = EXEMPLAR.sub("", line)
         key = _key(line)
         if key in seen:
             found.repeated += 1
             if seen[key] != line:
-                found.torn.add(found.last_family)
+                found.torn.add(family_of(name))
             continue
         seen[key] = line
         kept.append(line)
+    found.last_family = family_of(last)
     return found
 
 
-@lru_cache(maxsize=40_000)
-def _series(series: str) -> tuple[str, Mapping[str, str]]:
-    """Name and labels of a series, through prometheus_client once: the next scrapes repeat the same text."""
-    for family in parse_text(series + " 0\n"):
-        for sample in family.samples:
-            return sample.name, sample.labels
-    raise ValueError(f"no sample in {series[:60]!r}")
+def _learn(series: Iterable[str]) -> None:
+    """Names and labels of new series through prometheus_client in one go: the next scrapes repeat the same
+    text.
+
+    Buckets of one histogram differ in ``le`` alone, whose value holds no escape: the rest is parsed once
+    for all.
+    """
+    new = [one for one in series if one not in _known]
+    if not new:
+        return
+    if len(_known) + len(new) > KNOWN_SERIES:
+        _known.clear()
+    bounds = {one: bound for one in new if (bound := BOUND.search(one)) is not None}
+    bare = {one: one[: m.start()] + one[m.end() :] if (m := bounds.get(one)) else one for one in new}
+    rest = list(dict.fromkeys(bare.values()))
+    try:
+        found = [s for f in parse_text("".join(f"{one} 0\n" for one in rest)) for s in f.samples]
+    except ValueError:
+        return
+    if len(found) != len(rest):
+        return
+    parsed = dict(zip(rest, found, strict=True))
+    for one in new:
+        sample = parsed[bare[one]]
+        labels = {**sample.labels, "le": bounds[one].group(1)} if one in bounds else sample.labels
+        _known[one] = sample.name, labels
 
 
 def _sample(line: str) -> Sample:
     """One line of the text format; what is not ``series value`` goes through the whole parser."""
     series = _key(line)
     value = line[len(series) :]
-    if "_" in value or len(value.split()) != 1:
+    known = _known.get(series)
+    if known is None or "_" in value or len(value.split()) != 1:
         for family in parse_text(line + "\n"):
             for sample in family.samples:
                 return sample
         raise ValueError(f"no sample in {line[:60]!r}")
-    name, labels = _series(series)
-    return Sample(name, labels, float(value))  # type: ignore[arg-type]
+    return Sample(*known, float(value))  # type: ignore[arg-type]
 
 
 def _samples(lines: Iterable[str], *, openmetrics: str | None) -> Iterator[Sample]:
@@ -181,6 +207,7 @@ def _read_all(found: _Lines) -> tuple[list[Sample], list[str]]:
     """Every family through the parser in one go; one by one where that fails. Returns samples and broken
     families.
     """
+    _learn(_key(line) for lines in found.families.values() for line in lines)
     try:
         return list(_samples((x for f in found.families.values() for x in f), openmetrics=None)), []
     except ValueError:
@@ -232,9 +259,6 @@ def parse(body: bytes, *, content_type: str = "", wanted: Callable[[str], bool])
     if strict is not None:
         samples = strict
     else:
-        if openmetrics or EXEMPLAR.search(text[:200_000]):
-            for lines in found.families.values():
-                lines[:] = [EXEMPLAR.sub("", line) for line in lines]
         samples, broken = _read_all(found)
     for family in broken:
         complete = False
