@@ -16,7 +16,7 @@ from capacity.parameters import count_parameters
 from capacity.precision import resolve_weight_format
 from capacity.resolve import Resolved
 from capacity.units import GIB
-from capacity.weights import Weights, weights_per_gpu
+from capacity.weights import Weights, expert_padding, weights_per_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def stage_bills(r: Resolved) -> StageBills | None:
     if r.total_bytes is None:
         return None
     s = r.scenario
-    weights = weights_per_gpu(r.spec, r.weight_format, r.parallel, load_mtp=r.speculative_method == "mtp")
+    weights = weights_of(r)
     scale = s.parameters / count_parameters(r.spec).total if s.parameters else 1.0
     last = r.parallel.pipeline - 1
     bills = []
@@ -52,6 +52,7 @@ def stage_bills(r: Resolved) -> StageBills | None:
                 gpu_memory_utilization=r.gpu_memory_utilization,
                 weights_bytes=measured if measured is not None else stage.total * scale,
                 weights_measured=measured is not None,
+                weights_high_bytes=stage.high * scale,
                 weight_format=r.weight_format,
                 tensor_parallel_size=r.parallel.tensor,
                 pipeline_parallel_size=r.parallel.pipeline,
@@ -82,6 +83,25 @@ def stage_bills(r: Resolved) -> StageBills | None:
         kv_bytes=kv,
         kv_low_bytes=tuple(max(0, int(b.kv_cache.low_bytes)) for b in bills),
         kv_high_bytes=tuple(max(0, int(b.kv_cache.high_bytes)) for b in bills),
+        assumptions=_padding_assumption(weights),
+    )
+
+
+def _padding_assumption(weights: Weights) -> tuple[Assumption, ...]:
+    """What the expert kernel's padding adds, said where a rule applies."""
+    worst = weights.worst
+    if not weights.padding.source:
+        return ()
+    added, most = worst.padded / GIB, max(worst.padded, worst.padded_high) / GIB
+    value = f"{added:.2f} GiB per GPU" if added == most else f"{added:.2f} GiB per GPU, up to {most:.2f}"
+    return (Assumption(key="weights padding", value=value, source=weights.padding.source),)
+
+
+def weights_of(r: Resolved) -> Weights:
+    """The weights of every stage, with the padding of the kernel that the card and release pick."""
+    padding = expert_padding(r.weight_format, r.release.version, r.gpu.compute_capability if r.gpu else "9.0")
+    return weights_per_gpu(
+        r.spec, r.weight_format, r.parallel, load_mtp=r.speculative_method == "mtp", padding=padding
     )
 
 

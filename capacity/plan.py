@@ -16,7 +16,7 @@ from capacity.kv_cache.layer_cache import LayerCache
 from capacity.kv_cache.layout import CacheLayout, CacheSettings, layout
 from capacity.kv_cache.pool import Pool, PoolInputs, blocks_of_lengths, blocks_per_request, build_pool
 from capacity.memory import MemoryBill, Term
-from capacity.memory_terms import StageBills, stage_bills
+from capacity.memory_terms import StageBills, stage_bills, weights_of
 from capacity.resolve import Resolved, resolve
 from capacity.scenario import Length, Scenario
 from capacity.textbook import (
@@ -123,7 +123,7 @@ def plan(scenario: Scenario) -> Plan:
             stages[pool.stage]
         )
     warnings.extend(warnings_of(r, caches, grouping, pool, counted, given is not None))
-    weights = bills.weights if bills is not None else _weights(r)
+    weights = bills.weights if bills is not None else weights_of(r)
     return Plan(
         resolved=r,
         weights=weights,
@@ -146,12 +146,6 @@ def plan(scenario: Scenario) -> Plan:
         assumptions=(*r.assumptions, *(bills.assumptions if bills else ())),
         warnings=tuple(dict.fromkeys(warnings)),
     )
-
-
-def _weights(r: Resolved) -> Weights:
-    from capacity.weights import weights_per_gpu
-
-    return weights_per_gpu(r.spec, r.weight_format, r.parallel, load_mtp=r.speculative_method == "mtp")
 
 
 def _with_draft_model(

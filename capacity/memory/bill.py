@@ -88,15 +88,16 @@ def memory_bill(
     draft_weights_bytes: float,
     first_stage: bool | None = None,
     element_bytes: int = 2,
+    weights_high_bytes: float = 0.0,
 ) -> MemoryBill:
     """The bill of one GPU of one pipeline stage.
 
     ``weights_bytes``: this stage's fullest GPU; ``images_per_request`` 0 switches the vision tower off;
-    ``cuda_graph_gib``: a measured figure in place of the estimate. Never raises for a model that does not fit.
+    ``weights_high_bytes``: computed weights with the most padding seen. ``cuda_graph_gib``: a measured figure in place of the estimate. Never raises for a model that does not fit.
     """
     version = release.version
     runner = model_runner(spec, release, quantised=weight_format.is_quantised)
-    weights = _weights(weights_bytes, weights_measured, cpu_offload_gib)
+    weights = _weights(weights_bytes, weights_measured, cpu_offload_gib, weights_high_bytes)
     first = (pipeline_parallel_size == 1 or not last_stage) if first_stage is None else first_stage
     peak = activation(
         spec=spec,
@@ -192,7 +193,7 @@ def _hopper_or_newer(gpu: Gpu | None, total_bytes: int) -> bool:
     return gpu.vendor == "NVIDIA" and head.isdigit() and int(head) >= 9
 
 
-def _weights(size: float, measured: bool, offload_gib: float) -> Term:
+def _weights(size: float, measured: bool, offload_gib: float, high: float) -> Term:
     kept = max(0.0, size - offload_gib * GIB)
     spread = (MEASURED_WEIGHTS_SPREAD if measured else COMPUTED_WEIGHTS_SPREAD) * kept
     moved = f", {offload_gib:g} GiB kept in host memory" if offload_gib else ""
@@ -200,7 +201,7 @@ def _weights(size: float, measured: bool, offload_gib: float) -> Term:
         name="weights",
         bytes=kept,
         low_bytes=max(0.0, kept - spread),
-        high_bytes=kept + spread,
+        high_bytes=kept + spread + (0.0 if measured else max(0.0, high - size)),
         basis="measured" if measured else "fitted",
         source=(
             "the figure given" if measured else "parameters of the fullest rank times bytes per parameter"
