@@ -14,21 +14,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.fit_performance import (
-    Table,
-    as_coefficients,
-    build_table,
-    fit_points,
-    folds,
-    generous_limit,
-    make,
-)
+from benchmarks.fit_performance import as_coefficients, fit_points, make
 from benchmarks.performance_data import Point, points
+from benchmarks.performance_regression import Table, build_table, folds, generous_limit
 from capacity.catalog import model_spec
+from capacity.hardware import find_gpu
 from capacity.performance.coefficients import Coefficients
 from capacity.performance.layout import Layout, link_domain
 from capacity.performance.measured import MeasuredPoint
-from capacity.performance.predict import Deployment, forecast
+from capacity.performance.predict import forecast
+from capacity.performance.records import Deployment
 from capacity.performance.work import step_work
 from capacity.precision import resolve_kv_format, resolve_weight_format
 
@@ -48,25 +43,37 @@ class Held:
 @lru_cache(maxsize=8192)
 def deployment(point: Point) -> Deployment:
     """The deployment behind a point, with the cache that these runs had (8 bit, 95 % of memory)."""
-    spec, gpu = model_spec(point.model), _gpu(point.gpu)
+    spec, gpu = model_spec(point.model), find_gpu(point.gpu)
     work = step_work(spec, resolve_weight_format(point.weight_format, spec), resolve_kv_format("auto"))
-    layout = Layout(tensor=point.tensor, data=point.data, experts_whole=point.experts_whole, link_domain=link_domain(gpu))
-    return Deployment(work=work, gpu=gpu, layout=layout, engine=point.engine, release=point.engine_version or None,
-                      most_running=generous_limit(point))  # fmt: skip
+    layout = Layout(
+        tensor=point.tensor, data=point.data, experts_whole=point.experts_whole, link_domain=link_domain(gpu)
+    )
+    return Deployment(
+        work=work,
+        gpu=gpu,
+        layout=layout,
+        engine=point.engine,
+        release=point.engine_version or None,
+        most_running=generous_limit(point),
+    )
 
 
-def _gpu(name: str):  # type: ignore[no-untyped-def]
-    from capacity.hardware import find_gpu
-
-    return find_gpu(name)
-
-
-def answers(chosen: Sequence[Point], shipped: Coefficients, measured: dict[int, tuple[MeasuredPoint, ...]] | None = None) -> Array:
+def answers(
+    chosen: Sequence[Point],
+    shipped: Coefficients,
+    measured: dict[int, tuple[MeasuredPoint, ...]] | None = None,
+) -> Array:
     """(points, 3 quantities, value/low/high): TPOT, output tokens/s, TTFT."""
     found = np.empty((len(chosen), 3, 3))
     for i, p in enumerate(chosen):
-        f = forecast(deployment(p), np.array([p.concurrency]), p.prompt_tokens, p.output_tokens, shipped=shipped,
-                     measured=(measured or {}).get(i, ()))  # fmt: skip
+        f = forecast(
+            deployment(p),
+            np.array([p.concurrency]),
+            p.prompt_tokens,
+            p.output_tokens,
+            shipped=shipped,
+            measured=(measured or {}).get(i, ()),
+        )
         for j, band in enumerate((f.tpot_s, f.output_tokens_per_s, f.ttft_s)):
             found[i, j] = band.value[0], band.low[0], band.high[0]
     return found
@@ -87,7 +94,9 @@ def truth(table: Table) -> Array:
     rows = []
     for p in table.points:
         ttft = np.nan if p.ttft_s is None else p.ttft_s
-        rows.append((p.tpot_s, p.concurrency * p.output_tokens / (ttft + (p.output_tokens - 1) * p.tpot_s), ttft))
+        rows.append(
+            (p.tpot_s, p.concurrency * p.output_tokens / (ttft + (p.output_tokens - 1) * p.tpot_s), ttft)
+        )
     return np.array(rows)
 
 
@@ -101,7 +110,12 @@ def stats(predicted: Array, actual: Array, mask: Mask) -> tuple[int, float, floa
     """(rows, median error, 90th percentile, signed median)."""
     use = mask & np.isfinite(actual) & np.isfinite(predicted)
     ratio = predicted[use] / actual[use] - 1
-    return int(use.sum()), float(np.median(np.abs(ratio))), float(np.quantile(np.abs(ratio), 0.9)), float(np.median(ratio))
+    return (
+        int(use.sum()),
+        float(np.median(np.abs(ratio))),
+        float(np.quantile(np.abs(ratio), 0.9)),
+        float(np.median(ratio)),
+    )
 
 
 def pct(value: float) -> str:
@@ -124,11 +138,13 @@ def roofline_tokens(table: Table, step: Array) -> Array:
     return np.asarray(c * o / (own + (o - 1) * step))
 
 
-def with_points(table: Table, shipped_of: Callable[[int], Coefficients], fold: NDArray[np.int64], count: int, mask: Mask) -> tuple[Array, float, int]:
+def with_points(
+    table: Table, shipped_of: Callable[[int], Coefficients], fold: NDArray[np.int64], count: int, mask: Mask
+) -> tuple[Array, float, int]:
     """(errors, coverage, rows) with ``count`` random measured points of the same curve and date."""
     rng = np.random.default_rng(7)
     curves: dict[tuple[str, str, str], list[int]] = {}
-    for i in np.flatnonzero(mask):
+    for i in np.flatnonzero(mask).tolist():
         p = table.points[i]
         curves.setdefault((p.curve, p.engine_version, p.measured[:7]), []).append(int(i))
     errors, inside = [], []
@@ -136,17 +152,27 @@ def with_points(table: Table, shipped_of: Callable[[int], Coefficients], fold: N
         if len({table.points[i].concurrency for i in rows}) < 4:
             continue
         for _ in range(2):
-            chosen = rng.choice(rows, count, replace=False)
+            chosen = rng.choice(rows, count, replace=False).tolist()
             at = {table.points[i].concurrency for i in chosen}
             if len(at) < count:
                 continue
-            given = tuple(MeasuredPoint(concurrency=table.points[i].concurrency, tpot_s=table.points[i].tpot_s) for i in chosen)
+            given = tuple(
+                MeasuredPoint(concurrency=table.points[i].concurrency, tpot_s=table.points[i].tpot_s)
+                for i in chosen
+            )
             rest = [i for i in rows if table.points[i].concurrency not in at]
             shipped = shipped_of(int(fold[rest[0]]))
             for i in rest:
                 p = table.points[i]
                 try:
-                    f = forecast(deployment(p), np.array([p.concurrency]), p.prompt_tokens, p.output_tokens, shipped=shipped, measured=given)
+                    f = forecast(
+                        deployment(p),
+                        np.array([p.concurrency]),
+                        p.prompt_tokens,
+                        p.output_tokens,
+                        shipped=shipped,
+                        measured=given,
+                    )
                 except ValueError:
                     continue
                 errors.append(abs(f.tpot_s.value[0] / p.tpot_s - 1))
@@ -170,79 +196,155 @@ def report() -> str:
     gpu = held_out(table, by([g.id for g in table.gpus]), spreads=False)
     model = held_out(table, by(table.shapes), spreads=False)
 
-    out = ["## Throughput and latency", "", _scope(table), "", "### Three ways to predict the same points", "",
-           "| method | TPOT median | p90 | signed | tokens/s median | p90 |", "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+    out = [
+        "## Throughput and latency",
+        "",
+        _scope(table),
+        "",
+        "### Three ways to predict the same points",
+        "",
+        "| method | TPOT median | p90 | signed | tokens/s median | p90 |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for name, step, tokens in (
-        ("pure roofline (the larger of bytes and operations at peak)", table.floor_s, roofline_tokens(table, table.floor_s)),
+        (
+            "pure roofline (the larger of bytes and operations at peak)",
+            table.floor_s,
+            roofline_tokens(table, table.floor_s),
+        ),
         ("textbook: MBU 0.8, MFU 0.5", table.textbook_s, roofline_tokens(table, table.textbook_s)),
         ("ours, cross-validated by whole curve", curve[:, 0, 0], curve[:, 1, 0]),
     ):
         a, b = stats(step, actual[:, 0], block), stats(tokens, actual[:, 1], block)
-        out.append(f"| {name} | {pct(a[1])} | {pct(a[2])} | {100 * a[3]:+.1f} % | {pct(b[1])} | {pct(b[2])} |")
+        out.append(
+            f"| {name} | {pct(a[1])} | {pct(a[2])} | {100 * a[3]:+.1f} % | {pct(b[1])} | {pct(b[2])} |"
+        )
     out += ["", "### Against the bars", "", HEAD]
-    out.append(_row("TPOT, by whole curve", stats(curve[:, 0, 0], actual[:, 0], block), "<= 10 %, p90 <= 30 %"))
-    out.append(_row("output tokens/s, by whole curve", stats(curve[:, 1, 0], actual[:, 1], block), "<= 10 %, p90 <= 30 %"))
+    out.append(
+        _row("TPOT, by whole curve", stats(curve[:, 0, 0], actual[:, 0], block), "<= 10 %, p90 <= 30 %")
+    )
+    out.append(
+        _row(
+            "output tokens/s, by whole curve",
+            stats(curve[:, 1, 0], actual[:, 1], block),
+            "<= 10 %, p90 <= 30 %",
+        )
+    )
     out.append(_row("TPOT, dense models", stats(curve[:, 0, 0], actual[:, 0], dense), "<= 7 %"))
     out.append(_row("TPOT, one GPU left out", stats(gpu[:, 0, 0], actual[:, 0], block), "<= 15 %"))
     out.append(_row("output tokens/s, one GPU left out", stats(gpu[:, 1, 0], actual[:, 1], block), "<= 15 %"))
     out.append(_row("TPOT, one model left out", stats(model[:, 0, 0], actual[:, 0], block), "<= 16 %"))
-    out.append(_row("output tokens/s, one model left out", stats(model[:, 1, 0], actual[:, 1], block), "<= 16 %"))
-    out.append(_row("TTFT closed loop, by whole curve", stats(curve[:, 2, 0], actual[:, 2], block), "<= 25 %"))
+    out.append(
+        _row("output tokens/s, one model left out", stats(model[:, 1, 0], actual[:, 1], block), "<= 16 %")
+    )
+    out.append(
+        _row("TTFT closed loop, by whole curve", stats(curve[:, 2, 0], actual[:, 2], block), "<= 25 %")
+    )
     for count, bar in ((1, ""), (2, "<= 5 %, p90 <= 15 %"), (3, "")):
         errors, covered, rows = with_points(table, made.__getitem__, fold, count, block)
-        name = f"TPOT with {count} measured point{'s' if count > 1 else ''} (band covers {100 * covered:.0f} %)"
-        out.append(f"| {name} | {rows:,} | {pct(float(np.median(errors)))} | {pct(float(np.quantile(errors, 0.9)))} | | {bar} |")
-    out += ["", "### Coverage of the 80 % interval", "", "| group | rows | TPOT | tokens/s | TTFT | median half-range |",
-            "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+        name = (
+            f"TPOT with {count} measured point{'s' if count > 1 else ''} (band covers {100 * covered:.0f} %)"
+        )
+        out.append(
+            f"| {name} | {rows:,} | {pct(float(np.median(errors)))} | {pct(float(np.quantile(errors, 0.9)))} | | {bar} |"
+        )
+    out += [
+        "",
+        "### Coverage of the 80 % interval",
+        "",
+        "| group | rows | TPOT | tokens/s | TTFT | median half-range |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     inside = (curve[:, :, 1] <= actual) & (actual <= curve[:, :, 2])
     for name, mask in [("all", block), *_groups(table, block, ("gpu", "model"), least=30)]:
         half = np.median(np.log(curve[mask, 0, 2] / curve[mask, 0, 0]))
-        out.append(f"| {name} | {mask.sum():,} | " + " | ".join(f"{100 * inside[mask, j].mean():.0f} %" for j in range(3)) + f" | {pct(float(np.expm1(half)))} |")
-    out += ["", "### Signed errors of TPOT (cross-validated by curve)", "", HEAD.replace(" bar |", " |").replace("---|---|", "---|---|")]
+        out.append(
+            f"| {name} | {mask.sum():,} | "
+            + " | ".join(f"{100 * inside[mask, j].mean():.0f} %" for j in range(3))
+            + f" | {pct(float(np.expm1(half)))} |"
+        )
+    out += [
+        "",
+        "### Signed errors of TPOT (cross-validated by curve)",
+        "",
+        HEAD.replace(" bar |", " |").replace("---|---|", "---|---|"),
+    ]
     for name, mask in _groups(table, block, ("gpu", "model", "engine", "precision", "concurrency", "layout")):
         out.append(_row(name, stats(curve[:, 0, 0], actual[:, 0], mask)))
-    out += ["", "### Single stream, Llama-3-8B in 16 bit (AccelMark)", "", "| GPU | release | prompt | measured | shipped coefficients | "
-            "GPU left out |", "|---|---|---:|---:|---:|---:|"]  # fmt: skip
+    out += [
+        "",
+        "### Single stream, Llama-3-8B in 16 bit (AccelMark)",
+        "",
+        "| GPU | release | prompt | measured | shipped coefficients | GPU left out |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     shipped = as_coefficients(*make(table, everything, spreads=False))
-    single = [i for i, p in enumerate(table.points) if p.block in "DS" and "8B" in p.model and p.concurrency == 1]
+    single = [
+        i for i, p in enumerate(table.points) if p.block in "DS" and "8B" in p.model and p.concurrency == 1
+    ]
     own = answers([table.points[i] for i in single], shipped)[:, 0, 0]
     short = []
     for i, ours in zip(single, own, strict=True):
         p = table.points[i]
         short.append((p.prompt_tokens < 1000, abs(ours / p.tpot_s - 1), abs(gpu[i, 0, 0] / p.tpot_s - 1)))
-        out.append(f"| {p.gpu} | {p.engine_version} | {p.prompt_tokens:,.0f} | {1e3 * p.tpot_s:.2f} ms | {100 * (ours / p.tpot_s - 1):+.1f} % | "
-                   f"{100 * (gpu[i, 0, 0] / p.tpot_s - 1):+.1f} % |")  # fmt: skip
+        out.append(
+            f"| {p.gpu} | {p.engine_version} | {p.prompt_tokens:,.0f} | {1e3 * p.tpot_s:.2f} ms | "
+            f"{100 * (ours / p.tpot_s - 1):+.1f} % | {100 * (gpu[i, 0, 0] / p.tpot_s - 1):+.1f} % |"
+        )
     chat = np.array([(a, b) for is_short, a, b in short if is_short])
-    out += ["", f"Median at 280 prompt tokens: {pct(float(np.median(chat[:, 0])))} with shipped coefficients (these rows are in the fit), "
-            f"{pct(float(np.median(chat[:, 1])))} with the GPU left out; the bar is 10 %.", ""]  # fmt: skip
+    out += [
+        "",
+        f"Median at 280 prompt tokens: {pct(float(np.median(chat[:, 0])))} with shipped coefficients (the rows are in the "
+        f"fit), {pct(float(np.median(chat[:, 1])))} with the GPU left out; the bar is 10 %.",
+        "",
+    ]
     return "\n".join(out)
 
 
 def _scope(table: Table) -> str:
     every = points()
     count = {use: sum(p.use == use for p in every) for use in ("fit", "duplicate", "no legal layout")}
-    return (
-        f"{len(every):,} public operating points: {count['fit']:,} used, {count['duplicate']} are the same measurement published twice, "
-        f"{count['no legal layout']} have a tensor size above 8 and stand for a pool of replicas. Everything below compares the InferenceX "
-        "block unless it says otherwise; a curve is one engine, model, format, GPU, layout and workload with all its concurrencies, "
-        "dates and releases, and never stands on both sides of a split."
+    return "\n".join(
+        (
+            f"{len(every):,} public operating points: {count['fit']:,} used, {count['duplicate']} are the same measurement",
+            f"published twice, {count['no legal layout']} have a tensor size above 8 and stand for a pool of replicas. All below",
+            "compares the InferenceX block unless it says otherwise. A curve is one engine, model, format, GPU, layout and",
+            "workload with all its concurrencies, dates and releases, and never stands on both sides of a split.",
+        )
     )
 
 
 def _groups(table: Table, mask: Mask, kinds: Sequence[str], least: int = 5) -> list[tuple[str, Mask]]:
-    bands = ((4, "up to 4"), (8, "5 to 8"), (16, "9 to 16"), (32, "17 to 32"), (64, "33 to 64"), (128, "65 to 128"), (256, "129 to 256"))
+    bands = (
+        (4, "up to 4"),
+        (8, "5 to 8"),
+        (16, "9 to 16"),
+        (32, "17 to 32"),
+        (64, "33 to 64"),
+        (128, "65 to 128"),
+        (256, "129 to 256"),
+    )
     columns = {
         "gpu": [p.gpu for p in table.points],
         "model": [p.model.split("/")[-1] for p in table.points],
         "engine": [p.engine for p in table.points],
         "precision": list(table.precisions),
-        "concurrency": [next((name for top, name in bands if p.concurrency <= top), "above 256") for p in table.points],
-        "layout": [f"TP{p.tensor}" + (f" DP{p.data}" if p.data > 1 else "") + (" EP" if p.experts_whole else "") for p in table.points],
+        "concurrency": [
+            next((name for top, name in bands if p.concurrency <= top), "above 256") for p in table.points
+        ],
+        "layout": [
+            f"TP{p.tensor}" + (f" DP{p.data}" if p.data > 1 else "") + (" EP" if p.experts_whole else "")
+            for p in table.points
+        ],
     }
     found = []
     for kind in kinds:
         names = np.array(columns[kind])
-        for name in dict.fromkeys([b[1] for b in bands] + ["above 256"]) if kind == "concurrency" else sorted(set(columns[kind])):
+        for name in (
+            dict.fromkeys([b[1] for b in bands] + ["above 256"])
+            if kind == "concurrency"
+            else sorted(set(columns[kind]))
+        ):
             chosen = mask & (names == name)
             if chosen.sum() >= least:
                 found.append((f"{kind}: {name}", chosen))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from capacity.errors import CapacityError
 from capacity.performance.deployment import Planned, planned
 from capacity.performance.measured import MeasuredPoint
-from capacity.performance.predict import Forecast, forecast
+from capacity.performance.predict import forecast
+from capacity.performance.records import Forecast
 from capacity.scenario import Scenario
 
 Array = NDArray[np.float64]
@@ -41,11 +42,17 @@ def estimate(
 ) -> Estimate:
     """The scenario at one or many concurrencies (whole deployment). Raises CapacityError where it does not fit."""
     found = planned(scenario, acceptance=acceptance)
-    return Estimate(planned=found, forecast=_forecast(found, np.atleast_1d(np.asarray(concurrency, float)), measured))
+    return Estimate(
+        planned=found, forecast=_forecast(found, np.atleast_1d(np.asarray(concurrency, float)), measured)
+    )
 
 
 def estimate_at_rate(
-    scenario: Scenario, rate_rps: float, *, measured: Sequence[MeasuredPoint] = (), acceptance: float | None = None
+    scenario: Scenario,
+    rate_rps: float,
+    *,
+    measured: Sequence[MeasuredPoint] = (),
+    acceptance: float | None = None,
 ) -> Estimate:
     """The scenario at a steady arrival rate: the smallest concurrency whose throughput is the rate.
 
@@ -53,13 +60,19 @@ def estimate_at_rate(
     """
     found = planned(scenario, acceptance=acceptance)
     point, rate, over = at_rate(found, rate_rps, measured=measured)
-    return Estimate(planned=found, forecast=_forecast(found, np.array([point]), measured), overloaded=over, most_rps=rate)
+    return Estimate(
+        planned=found, forecast=_forecast(found, np.array([point]), measured), overloaded=over, most_rps=rate
+    )
 
 
-def at_rate(found: Planned, rate_rps: float, *, measured: Sequence[MeasuredPoint] = ()) -> tuple[float, float, bool]:
+def at_rate(
+    found: Planned, rate_rps: float, *, measured: Sequence[MeasuredPoint] = ()
+) -> tuple[float, float, bool]:
     """(concurrency, largest rate, overloaded) of a planned deployment at ``rate_rps``."""
     if not rate_rps > 0:
-        raise CapacityError(f"arrival_rate_rps is {rate_rps:g}; expected a number above 0", field="arrival_rate_rps")
+        raise CapacityError(
+            f"arrival_rate_rps is {rate_rps:g}; expected a number above 0", field="arrival_rate_rps"
+        )
     most = min(found.deployment.most_running, 1e5)
     grid = np.geomspace(1.0, max(most, 1.0), RATE_GRID)
     rates = np.maximum.accumulate(_forecast(found, grid, measured).requests_per_s.value)
@@ -71,4 +84,6 @@ def at_rate(found: Planned, rate_rps: float, *, measured: Sequence[MeasuredPoint
 
 
 def _forecast(found: Planned, concurrency: Array, measured: Sequence[MeasuredPoint]) -> Forecast:
-    return forecast(found.deployment, concurrency, found.prompt_tokens, found.output_tokens, measured=measured)
+    return forecast(
+        found.deployment, concurrency, found.prompt_tokens, found.output_tokens, measured=measured
+    )

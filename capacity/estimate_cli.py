@@ -12,7 +12,7 @@ from typing import Any
 from capacity.errors import CapacityError
 from capacity.estimate import Estimate, estimate, estimate_at_rate
 from capacity.performance.measured import measured_points
-from capacity.performance.predict import Band, Forecast
+from capacity.performance.records import Band, Forecast
 from capacity.scenario import Scenario
 
 LOAD_KEYS = ("concurrency", "arrival_rate_rps", "measured_points", "speculative_acceptance")
@@ -31,14 +31,18 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
     level = raw.get("concurrency")
     if (rate is None) == (level is None):
         seen = "both are given" if rate is not None else "neither is given"
-        raise CapacityError(f"give concurrency or arrival_rate_rps, one of the two; {seen}", field="concurrency")
+        raise CapacityError(
+            f"give concurrency or arrival_rate_rps, one of the two; {seen}", field="concurrency"
+        )
     scenario = Scenario.parse(rest)
     if rate is not None:
         found = estimate_at_rate(scenario, rate, measured=measured, acceptance=acceptance)
         return _answer(found, 0, rate=rate)
     if isinstance(level, list | tuple):
         if not 1 <= len(level) <= 10_000:
-            raise CapacityError(f"concurrency has {len(level)} values; expected 1 to 10,000", field="concurrency")
+            raise CapacityError(
+                f"concurrency has {len(level)} values; expected 1 to 10,000", field="concurrency"
+            )
         levels = [_needed(item, "concurrency", 1.0, MOST_CONCURRENCY) for item in level]
         found = estimate(scenario, levels, measured=measured, acceptance=acceptance)
         return {"curve": [_answer(found, i) for i in range(len(levels))]}
@@ -47,8 +51,19 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _needed(value: Any, key: str, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-        seen = "missing" if value is None else repr(value)[:40] if isinstance(value, int | float | str) else f"a {type(value).__name__}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not low <= value <= high
+    ):
+        seen = (
+            "missing"
+            if value is None
+            else repr(value)[:40]
+            if isinstance(value, int | float | str)
+            else f"a {type(value).__name__}"
+        )
         raise CapacityError(f"{key} is {seen}; expected a number, {low:g} to {high:,.0f}", field=key)
     return float(value)
 
@@ -102,8 +117,11 @@ def _answer(found: Estimate, i: int, rate: float | None = None) -> dict[str, Any
             answer["bound"] = planned.deployment.limited_by
             for key in ("ttft_s", "e2e_s"):
                 answer[key] = None
-            warnings.insert(0, f"{rate:g} requests/s is above the {found.most_rps:.4g} that this deployment serves: the queue has no end, "
-                               "so TTFT and E2E have no value")  # fmt: skip
+            warnings.insert(
+                0,
+                f"{rate:g} requests/s is above the {found.most_rps:.4g} that this deployment serves: the queue has no end, "
+                "so TTFT and E2E have no value",
+            )
         else:
             answer["requests_per_s"] = {"value": rate, "low": rate, "high": rate}
     answer["warnings"] = list(dict.fromkeys(warnings))

@@ -35,7 +35,9 @@ class Room:
         return max(self.cache_bytes, 0.0) / each if each > 0 else float("inf")
 
 
-def room(work: StepWork, layout: Layout, *, memory_gib: float, utilization: float = DEFAULT_UTILIZATION) -> Room:
+def room(
+    work: StepWork, layout: Layout, *, memory_gib: float, utilization: float = DEFAULT_UTILIZATION
+) -> Room:
     """Memory of one GPU split into weights, cache and a reserve of 2.5 GiB for activations and graphs.
 
     >>> from capacity.catalog import model_spec

@@ -26,13 +26,12 @@ CLASSES = ("all", "memory", "load", "fixed", "queue")
 LEVELS: dict[str, tuple[str, ...]] = {
     "engine": ("engine",),
     "model": ("engine", "shape", "precision"),
-    "generation": ("engine", "shape", "precision", "generation"),
     "gpu": ("engine", "shape", "precision", "gpu"),
     "release": ("engine", "shape", "precision", "gpu", "release"),
 }
 QUANTITIES = {"step": STEP_TERMS, "first_token": FIRST_TERMS}
 # What a prediction rests on, from best to worst.
-KNOWLEDGE = ("measured", "generation", "model", "gpu", "engine")
+KNOWLEDGE = ("measured", "model", "gpu", "engine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +101,15 @@ class Coefficients:
                 place = (quantity, *key[:3])
                 self._known[place] = (*self._known.get(place, ()), (key[3], correction.rows))
 
-    def known_gpus(self, quantity: str, engine: str, shape: str, precision: str) -> tuple[tuple[str, int], ...]:
+    def known_gpus(
+        self, quantity: str, engine: str, shape: str, precision: str
+    ) -> tuple[tuple[str, int], ...]:
         """(GPU, rows) with corrections of their own for this engine, model and precision."""
         return self._known.get((quantity, engine, shape, precision), ())
 
-    def chain(self, quantity: str, *, engine: str, shape: str, precision: str, gpu: Gpu, release: str) -> Chain:
+    def chain(
+        self, quantity: str, *, engine: str, shape: str, precision: str, gpu: Gpu, release: str
+    ) -> Chain:
         """The corrections that apply, narrowest last."""
         key = (quantity, engine, shape, precision, gpu.id, gpu.arch, release)
         found = self._chains.get(key)
@@ -118,8 +121,13 @@ class Coefficients:
         return found
 
     def _chain(self, quantity: str, engine: str, shape: str, precision: str, gpu: Gpu, release: str) -> Chain:
-        facts = {"engine": engine, "shape": shape, "precision": precision, "gpu": gpu.id,
-                 "generation": generation(gpu), "release": release}  # fmt: skip
+        facts = {
+            "engine": engine,
+            "shape": shape,
+            "precision": precision,
+            "gpu": gpu.id,
+            "release": release,
+        }
         offsets = np.zeros(len(CLASSES))
         hit: dict[str, Correction] = {}
         for level, names in LEVELS.items():
@@ -129,20 +137,30 @@ class Coefficients:
                 hit[level] = correction
         classes = list(QUANTITIES[quantity].values())
         spread_out = np.array([offsets[0] + offsets[CLASSES.index(c)] for c in classes])
-        knowledge = "measured" if "gpu" in hit else "generation" if "generation" in hit else "model" if "model" in hit else (
-            "gpu" if self._gpu_seen(quantity, engine, gpu) else "engine")
-        deepest = hit.get("gpu") or hit.get("generation") or hit.get("model") or hit.get("engine")
+        knowledge = (
+            "measured"
+            if "gpu" in hit
+            else "model"
+            if "model" in hit
+            else ("gpu" if self._gpu_seen(quantity, engine, gpu) else "engine")
+        )
+        deepest = hit.get("gpu") or hit.get("model") or hit.get("engine")
         pooled = self.spreads.get((quantity, knowledge), 0.5)
         spread = hit["gpu"].spread if "gpu" in hit else pooled
         reasons = []
         if "gpu" not in hit:
-            what = {"generation": f"{gpu.name} with this model and precision; its generation was",
-                    "model": f"{gpu.name} with this model and precision; the model was on other GPUs",
-                    "gpu": "this model and precision on this engine; the GPU was with others",
-                    "engine": "this model or GPU on this engine"}[knowledge]  # fmt: skip
+            what = {
+                "model": f"{gpu.name} with this model and precision; the model was on other GPUs",
+                "gpu": "this model and precision on this engine; the GPU was with others",
+                "engine": "this model or GPU on this engine",
+            }[knowledge]
             reasons.append(f"never measured: {what}")
         elif release and "release" not in hit:
-            reasons.append(f"release {release} was not measured here; the coefficients end {deepest.last_date or 'undated'}" if deepest else "")
+            reasons.append(
+                f"release {release} was not measured here; the coefficients end {deepest.last_date or 'undated'}"
+                if deepest
+                else ""
+            )
         return Chain(
             factors=self.base[quantity] * np.exp(spread_out),
             spread=spread,
@@ -169,11 +187,6 @@ def load_factor(concurrency: float, exponent: float) -> float:
     (1.0, 1.74)
     """
     return float(min(max((max(concurrency, 1.0) / 16.0) ** exponent, 0.5), 3.0))
-
-
-def generation(gpu: Gpu) -> str:
-    """Data-centre and consumer parts of one architecture are different generations here: their clocks and links differ."""
-    return f"{gpu.arch.split()[0]} {'links' if gpu.has_fast_links else 'pcie'}"
 
 
 @lru_cache(maxsize=1)

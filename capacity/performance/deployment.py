@@ -14,7 +14,7 @@ import numpy as np
 from capacity.errors import CapacityError
 from capacity.kv_cache.pool import blocks_of_lengths
 from capacity.performance.layout import Layout, link_domain
-from capacity.performance.predict import Deployment
+from capacity.performance.records import Deployment
 from capacity.performance.work import step_work
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
@@ -40,7 +40,9 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
     """The deployment of ``scenario`` at its mean lengths. Raises CapacityError where it does not fit."""
     prompt, output = _length(scenario, "prompt_tokens"), _length(scenario, "output_tokens")
     if output < 1:
-        raise CapacityError("output_tokens is 0; expected at least 1 for a time per output token", field="output_tokens")
+        raise CapacityError(
+            "output_tokens is 0; expected at least 1 for a time per output token", field="output_tokens"
+        )
     if scenario.gpu is None:
         raise CapacityError("gpu is missing; a speed needs a known accelerator such as h100-sxm", field="gpu")
     asked = {key: value for key, value in scenario.to_json().items() if key not in WORKLOAD_KEYS}
@@ -57,24 +59,47 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
     assert r.gpu is not None
     work = step_work(r.spec, r.weight_format, r.kv_format)
     layout = Layout(
-        tensor=r.parallel.tensor, pipeline=r.parallel.pipeline, data=r.parallel.data, experts_whole=r.parallel.expert,
+        tensor=r.parallel.tensor,
+        pipeline=r.parallel.pipeline,
+        data=r.parallel.data,
+        experts_whole=r.parallel.expert,
         link_domain=link_domain(r.gpu),
-    )  # fmt: skip
+    )
     shared = min(float(scenario.shared_prefix_tokens), max(prompt - 1.0, 0.0)) if r.prefix_caching else 0.0
     held = blocks_of_lengths(found.grouping, np.ceil(prompt + output * PROGRESS), found.inputs, r.release.kv)
     block = found.grouping.groups[0].cache.block_size
     once = shared // block * sum(group.cache.plans_as_full for group in found.grouping.groups)
     usable = max(0, found.pool.num_blocks - 1)
     kv_requests = max(usable - once, 0.0) / max(float(held.mean()) - once, 1.0) * layout.data
+    if kv_requests < 1:
+        raise CapacityError(
+            f"does not fit: the pool holds {usable:,} blocks and a request of this workload takes {held.mean():,.0f}; "
+            "use more or larger GPUs, a smaller format or shorter requests",
+            field="gpu",
+        )
     given_seats = scenario.max_num_seqs is not None or scenario.engine == "vllm"
     seats = float(r.max_num_seqs * layout.data) if given_seats else float("inf")
     deployment = Deployment(
-        work=work, gpu=r.gpu, layout=layout, engine=scenario.engine, release=scenario.engine_version,
-        most_running=min(kv_requests, seats), limited_by="KV-bound" if kv_requests <= seats else "seat-bound",
-        cached_tokens=shared, speculative_tokens=scenario.num_speculative_tokens, acceptance=acceptance,
-    )  # fmt: skip
-    return Planned(deployment=deployment, plan=found, prompt_tokens=prompt, output_tokens=output, kv_requests=kv_requests,
-                   seats=seats, notes=notes)  # fmt: skip
+        work=work,
+        gpu=r.gpu,
+        layout=layout,
+        engine=scenario.engine,
+        release=scenario.engine_version,
+        most_running=min(kv_requests, seats),
+        limited_by="KV-bound" if kv_requests <= seats else "seat-bound",
+        cached_tokens=shared,
+        speculative_tokens=scenario.num_speculative_tokens,
+        acceptance=acceptance,
+    )
+    return Planned(
+        deployment=deployment,
+        plan=found,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        kv_requests=kv_requests,
+        seats=seats,
+        notes=notes,
+    )
 
 
 def _length(scenario: Scenario, key: str) -> float:

@@ -6,6 +6,7 @@ topology inside a node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,8 +34,11 @@ class Layout:
     link_domain: int = NODE_GPUS
 
     def __post_init__(self) -> None:
-        for name, key in (("tensor", "tensor_parallel_size"), ("pipeline", "pipeline_parallel_size"),
-                          ("data", "data_parallel_size")):  # fmt: skip
+        for name, key in (
+            ("tensor", "tensor_parallel_size"),
+            ("pipeline", "pipeline_parallel_size"),
+            ("data", "data_parallel_size"),
+        ):
             if getattr(self, name) < 1:
                 raise CapacityError(f"{key} is {getattr(self, name)}; expected at least 1", field=key)
 
@@ -44,8 +48,15 @@ class Layout:
 
     @property
     def effective_tensor(self) -> int:
-        """Ranks that help one step: those beyond the link domain are not counted on."""
-        return min(self.tensor, self.link_domain)
+        """Ranks that help one step. Beyond the link domain the all-reduce crosses the network and no clean measured point
+        exists, so such a size counts as its square root at most (docs/performance.md).
+
+        >>> Layout(tensor=8).effective_tensor, Layout(tensor=16).effective_tensor, Layout(tensor=64).effective_tensor
+        (8, 4, 8)
+        """
+        if self.tensor <= self.link_domain:
+            return self.tensor
+        return min(self.link_domain, math.isqrt(self.tensor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +93,18 @@ def devices(gpus: Sequence[Gpu]) -> Devices:
     for gpu in gpus:
         half = (gpu.bf16_tflops if gpu.native_bf16 else None) or gpu.fp16_tflops or gpu.bf16_tflops
         if not gpu.bandwidth_gbs or not half:
-            raise CapacityError(f"gpu {gpu.id!r} has no stated bandwidth or 16-bit peak, so speed is unknown", field="gpu")
+            raise CapacityError(
+                f"gpu {gpu.id!r} has no stated bandwidth or 16-bit peak, so speed is unknown", field="gpu"
+            )
         link = (gpu.interconnect_gbs if gpu.has_fast_links else None) or (gpu.pcie_gbs or 16.0) / 2
         fp8 = gpu.fp8_tflops if gpu.native_fp8 and gpu.fp8_tflops else 0.0
         fp4 = gpu.fp4_tflops if gpu.native_fp4 and gpu.fp4_tflops else 0.0
         int8 = gpu.int8_tops if gpu.native_int8 and gpu.int8_tops else 0.0
         rows.append((gpu.bandwidth_gbs * 1e9, half * 1e12, fp8 * 1e12, int8 * 1e12, fp4 * 1e12, link * 1e9))
     table = np.array(rows, dtype=float).T[:, :, None]
-    return Devices(bandwidth=table[0], bf16=table[1], fp8=table[2], int8=table[3], fp4=table[4], link=table[5])
+    return Devices(
+        bandwidth=table[0], bf16=table[1], fp8=table[2], int8=table[3], fp4=table[4], link=table[5]
+    )
 
 
 def link_domain(gpu: Gpu) -> int:

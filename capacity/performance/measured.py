@@ -44,7 +44,10 @@ def measured_points(raw: Any) -> tuple[MeasuredPoint, ...]:
     if raw is None:
         return ()
     if not isinstance(raw, list | tuple) or len(raw) > MOST_POINTS:
-        raise CapacityError(f"measured_points is {_seen(raw)}; expected a list of at most {MOST_POINTS} points", field="measured_points")
+        raise CapacityError(
+            f"measured_points is {_seen(raw)}; expected a list of at most {MOST_POINTS} points",
+            field="measured_points",
+        )
     found = []
     for number, item in enumerate(raw):
         if isinstance(item, MeasuredPoint):
@@ -52,19 +55,30 @@ def measured_points(raw: Any) -> tuple[MeasuredPoint, ...]:
             continue
         name = f"measured_points[{number}]"
         if not isinstance(item, Mapping):
-            raise CapacityError(f"{name} is {_seen(item)}; expected concurrency and tpot_s", field="measured_points")
+            raise CapacityError(
+                f"{name} is {_seen(item)}; expected concurrency and tpot_s", field="measured_points"
+            )
         extra = set(item) - {"concurrency", "tpot_s", "ttft_s"}
         if extra:
-            raise CapacityError(f"{name} has the key {str(sorted(map(str, extra))[0])[:40]!r}; expected concurrency, tpot_s, ttft_s",
-                                field="measured_points")  # fmt: skip
+            raise CapacityError(
+                f"{name} has the key {str(sorted(map(str, extra))[0])[:40]!r}; expected concurrency, tpot_s, ttft_s",
+                field="measured_points",
+            )
         values = {key: _positive(item.get(key), f"{name}.{key}") for key in ("concurrency", "tpot_s")}
         ttft = item.get("ttft_s")
-        found.append(MeasuredPoint(**values, ttft_s=None if ttft is None else _positive(ttft, f"{name}.ttft_s")))
+        found.append(
+            MeasuredPoint(**values, ttft_s=None if ttft is None else _positive(ttft, f"{name}.ttft_s"))
+        )
     return tuple(found)
 
 
 def _positive(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value < 1e9:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 < value < 1e9
+    ):
         raise CapacityError(f"{name} is {_seen(value)}; expected a number above 0", field="measured_points")
     return float(value)
 

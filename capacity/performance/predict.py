@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capacity.errors import CapacityError
-from capacity.hardware import Gpu, gpus
+from capacity.hardware import gpus
 from capacity.performance.coefficients import Chain, Coefficients, coefficients, model_shape, release_key
-from capacity.performance.layout import Devices, Layout, devices
 from capacity.performance.measured import MeasuredPoint, correction
+from capacity.performance.peers import Peers, held_between, peers_of
+from capacity.performance.records import Band, Deployment, Forecast
 from capacity.performance.terms import StepTerms, first_token_terms, step_terms
-from capacity.performance.work import StepWork
 
 Array = NDArray[np.float64]
 
@@ -27,63 +26,6 @@ V0_RELEASES = ("0.0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
 WIDER = {"release": 1.25, "pipeline": 1.5, "domain": 1.5, "speculative": 1.5, "length": 1.3, "load": 1.3}
 LONGEST_MEASURED = 33_000.0
 WIDEST = 1.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """What is run: ``work`` of the model, the GPU, the layout, the engine, and the limits of the plan.
-
-    ``most_running``: requests of the whole deployment that KV cache and seats allow at this workload; ``limited_by`` names
-    the smaller one ("KV-bound" or "seat-bound"). ``speculative_tokens`` with ``acceptance`` = the share of them accepted.
-    """
-
-    work: StepWork
-    gpu: Gpu
-    layout: Layout
-    engine: str = "vllm"
-    release: str | None = None
-    most_running: float = float("inf")
-    limited_by: str = "KV-bound"
-    cached_tokens: float = 0.0
-    speculative_tokens: int = 0
-    acceptance: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """A value per operating point with the ends of its 80 % interval."""
-
-    value: Array
-    low: Array
-    high: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """Arrays over operating points of the whole deployment. ``running`` + ``waiting`` = concurrency.
-
-    ``e2e_s`` includes waiting for a seat, as does ``ttft_s``. ``parts``: seconds per step by what they are spent on.
-    """
-
-    concurrency: Array
-    running: Array
-    waiting: Array
-    tpot_s: Band
-    itl_s: Band
-    ttft_s: Band
-    e2e_s: Band
-    output_tokens_per_s: Band
-    total_tokens_per_s: Band
-    requests_per_s: Band
-    mfu: Array
-    mbu: Array
-    bound: tuple[str, ...]
-    floor_s: Array
-    parts: dict[str, Array]
-    knowledge: str
-    extrapolated: bool
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
 
 
 def engine_key(engine: str, release: str | None) -> str:
@@ -97,75 +39,10 @@ def engine_key(engine: str, release: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Peers:
-    """A GPU (row 0 of ``devices``) and the measured ones it compares with.
-
-    ``chain``: rows of measured GPUs, each faster than the one before in every respect; ``slower``, ``faster``: places in
-    ``chain`` that bound a GPU outside it; ``place``: its own place when it is part of the chain.
-    """
-
-    devices: Devices
-    ids: tuple[str, ...]
-    chain: tuple[int, ...]
-    place: int | None
-    slower: tuple[int, ...]
-    faster: tuple[int, ...]
-
-
-@lru_cache(maxsize=4096)
-def _peers(
-    gpu: Gpu, others: tuple[tuple[str, int], ...], dense: tuple[str, ...], expert: tuple[str, ...], linked: bool
-) -> _Peers:
-    """``others``: (id, rows) of the GPUs measured with this engine, model and precision."""
-    names = [name for name, _ in sorted(others, key=lambda item: -item[1]) if name != gpu.id and name in gpus()]
-    rows = [gpu, *(gpus()[name] for name in names)]
-    table = devices(rows)
-    marks = [table.bandwidth, table.bf16, table.peak(dense), table.peak(expert)] + ([table.link] if linked else [])
-    columns = np.hstack(marks)
-
-    def at_least(i: int, j: int) -> bool:
-        return bool((columns[i] >= columns[j]).all())
-
-    measured = [0, *range(1, len(rows))] if gpu.id in dict(others) else list(range(1, len(rows)))
-    measured.sort(key=lambda i: -dict(others)[rows[i].id])
-    chain: list[int] = []
-    for i in measured:  # the best-measured first; one that cannot be ordered among them stays out
-        if all(at_least(i, j) or at_least(j, i) for j in chain):
-            chain.append(i)
-    chain.sort(key=lambda i: tuple(columns[i]))
-    place = chain.index(0) if 0 in chain else None
-    slower = tuple(k for k, i in enumerate(chain) if i != 0 and at_least(0, i))
-    faster = tuple(k for k, i in enumerate(chain) if i != 0 and at_least(i, 0) and not at_least(0, i))
-    kept = sorted({0, *chain})
-    again = {old: new for new, old in enumerate(kept)}
-    return _Peers(
-        devices([rows[i] for i in kept]), tuple(rows[i].id for i in kept), tuple(again[i] for i in chain), place, slower, faster
-    )
-
-
-def _ordered(seconds: Array, weights: Array) -> Array:
-    """The nearest rows (weighted, in the logarithm) that never rise from one row to the next.
-
-    >>> np.exp(_ordered(np.log([[4.0], [1.0], [2.0]]), np.array([1.0, 1.0, 1.0]))).round(3).ravel().tolist()
-    [4.0, 1.414, 1.414]
-    """
-    count = len(seconds)
-    if count == 1 or bool((np.diff(seconds, axis=0) <= 0).all()):
-        return seconds
-    sums = np.concatenate([np.zeros((1, seconds.shape[1])), np.cumsum(seconds * weights[:, None], 0)])
-    total = np.concatenate([[0.0], np.cumsum(weights)])
-    found = np.empty_like(seconds)
-    for j in range(count):
-        means = [[(sums[b + 1] - sums[a]) / (total[b + 1] - total[a]) for b in range(j, count)] for a in range(j + 1)]
-        found[j] = np.min([np.max(row, axis=0) for row in means], axis=0)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class _Prepared:
     """What stays the same over the operating points of a deployment: peers, their factors, the own chains."""
 
-    peers: _Peers
+    peers: Peers
     factors: dict[str, Array]
     weights: Array
     chains: dict[str, Chain]
@@ -176,20 +53,33 @@ def _prepare(deployment: Deployment, shipped: Coefficients) -> _Prepared:
     key = (work, gpu, layout.gpus > 1, deployment.engine, deployment.release)
     found = shipped.kept.get(key)
     if found is None:
-        engine, shape, release = engine_key(deployment.engine, deployment.release), model_shape(work), release_key(deployment.release)
+        engine, shape, release = (
+            engine_key(deployment.engine, deployment.release),
+            model_shape(work),
+            release_key(deployment.release),
+        )
         others = shipped.known_gpus("step", engine, shape, work.precision)
-        peers = _peers(gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
+        peers = peers_of(gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
         chains = {
             q: [
-                shipped.chain(q, engine=engine, shape=shape, precision=work.precision, gpu=gpus()[name] if row else gpu, release=release)
+                shipped.chain(
+                    q,
+                    engine=engine,
+                    shape=shape,
+                    precision=work.precision,
+                    gpu=gpus()[name] if row else gpu,
+                    release=release,
+                )
                 for row, name in enumerate(peers.ids)
             ]
             for q in ("step", "first_token")
         }
         found = _Prepared(
-            peers, {q: np.array([c.factors for c in rows]) for q, rows in chains.items()},
-            np.array([max(chains["step"][i].rows, 1.0) for i in peers.chain]), {q: rows[0] for q, rows in chains.items()},
-        )  # fmt: skip
+            peers,
+            {q: np.array([c.factors for c in rows]) for q, rows in chains.items()},
+            np.array([max(chains["step"][i].rows, 1.0) for i in peers.chain]),
+            {q: rows[0] for q, rows in chains.items()},
+        )
         if len(shipped.kept) > 20_000:
             shipped.kept.clear()
         shipped.kept[key] = found
@@ -198,20 +88,8 @@ def _prepare(deployment: Deployment, shipped: Coefficients) -> _Prepared:
 
 
 def _seconds(quantity: str, values: Array, prepared: _Prepared) -> Array:
-    """Seconds per point: a faster GPU never takes longer than a slower one, measured or not."""
-    peers = prepared.peers
     all_s = np.einsum("tdp,dt->dp", values, prepared.factors[quantity])
-    if not peers.chain or peers.chain == (0,):
-        return np.asarray(all_s[0])
-    fixed = np.exp(_ordered(np.log(all_s[list(peers.chain)]), prepared.weights))
-    if peers.place is not None:
-        return np.asarray(fixed[peers.place])
-    own = all_s[0]
-    if peers.faster:
-        own = np.maximum(own, fixed[list(peers.faster)].max(0))
-    if peers.slower:
-        own = np.minimum(own, fixed[list(peers.slower)].min(0))
-    return np.asarray(own)
+    return held_between(all_s, prepared.peers, prepared.weights)
 
 
 def step_seconds(
@@ -228,11 +106,19 @@ def step_seconds(
     """
     prepared = _prepare(deployment, shipped or coefficients())
     terms = step_terms(
-        deployment.work, prepared.peers.devices, deployment.layout, concurrency=concurrency, prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens, cached_tokens=deployment.cached_tokens, step_tokens=1.0 + deployment.speculative_tokens,
-    )  # fmt: skip
+        deployment.work,
+        prepared.peers.devices,
+        deployment.layout,
+        concurrency=concurrency,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=deployment.cached_tokens,
+        step_tokens=1.0 + deployment.speculative_tokens,
+    )
     step = np.maximum(_seconds("step", terms.values, prepared), terms.floor_s[0])
-    first = _seconds("first_token", first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens), prepared)
+    first = _seconds(
+        "first_token", first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens), prepared
+    )
     return step, np.maximum(first, terms.prefill_matmul[0] + terms.prefill_attention[0]), terms
 
 
@@ -250,41 +136,69 @@ def accepted_per_step(tokens: int, acceptance: float | None) -> float:
 def forecast(
     deployment: Deployment,
     concurrency: Array,
-    prompt_tokens: float,
-    output_tokens: float,
+    prompt_tokens: float | Array,
+    output_tokens: float | Array,
     *,
+    most_running: Array | None = None,
     measured: Sequence[MeasuredPoint] = (),
     shipped: Coefficients | None = None,
 ) -> Forecast:
     """The operating points at ``concurrency`` requests in flight (whole deployment, closed loop).
 
-    Raises CapacityError when a measured point lies below the physical bound or nothing fits.
+    Lengths are one number or one per point; then ``most_running`` gives the limit per point (NaN figures where it is
+    below 1). Measured points need one pair of lengths. Raises CapacityError when a measured point lies below the physical
+    bound or nothing fits.
     """
     shipped = shipped or coefficients()
-    if deployment.most_running < 1:
+    limit = np.asarray(deployment.most_running if most_running is None else most_running, dtype=float)
+    if float(limit.max()) < 1:
         raise CapacityError(
             "not one request fits: the KV cache left beside the weights is smaller than prompt plus output; use more or "
             "larger GPUs, a smaller format or shorter requests",
             field="gpu",
         )
     wanted = np.maximum(np.atleast_1d(np.asarray(concurrency, dtype=float)), 1.0)
-    running = np.minimum(wanted, deployment.most_running)
-    prompt, output = np.full(1, float(prompt_tokens)), np.full(1, max(float(output_tokens), 1.0))
+    running = np.where(limit >= 1, np.minimum(wanted, limit), np.nan)
+    prompt, output = (
+        np.atleast_1d(np.asarray(prompt_tokens, float)),
+        np.maximum(np.atleast_1d(np.asarray(output_tokens, float)), 1.0),
+    )
     step, first, terms = step_seconds(deployment, running, prompt, output, shipped=shipped)
     per_step = accepted_per_step(deployment.speculative_tokens, deployment.acceptance)
     chain = _prepare(deployment, shipped).chains
-    wider, reasons, warnings = _extrapolation(deployment, chain["step"].reasons, float(running.max()), float(prompt_tokens + output_tokens),
-                                              chain["step"].largest_concurrency, chain["step"].rows)  # fmt: skip
-    half = {q: np.minimum(WIDEST, c.spread * wider * shipped.load_scale(q, running)) for q, c in chain.items()}
+    wider, reasons, warnings = _extrapolation(
+        deployment,
+        chain["step"].reasons,
+        float(np.nanmax(running)),
+        float((prompt + output).max()),
+        chain["step"].largest_concurrency,
+        chain["step"].rows,
+    )
+    half = {
+        q: np.minimum(WIDEST, c.spread * wider * shipped.load_scale(q, running)) for q, c in chain.items()
+    }
     floor = terms.floor_s[0]
     tpot, tpot_half, first, first_half = _with_points(
-        deployment, measured, step / per_step, half["step"], first, half["first_token"], running, prompt, output, per_step, floor, shipped
+        deployment,
+        measured,
+        step / per_step,
+        half["step"],
+        first,
+        half["first_token"],
+        running,
+        prompt,
+        output,
+        per_step,
+        floor,
+        shipped,
     )
     if measured:
         warnings.append(f"corrected by {len(measured)} measured point{'s' if len(measured) > 1 else ''}")
     lower = floor / per_step
     if bool((tpot <= lower * 1.0001).any()):
-        warnings.append("at some points the step is held at the physical bound (weights and cache over bandwidth)")
+        warnings.append(
+            "at some points the step is held at the physical bound (weights and cache over bandwidth)"
+        )
 
     decode = (output - 1.0) * tpot
     service = first + decode
@@ -307,46 +221,80 @@ def forecast(
     )
     spread, wide = np.exp(tpot_half), np.exp(e2e_half)
     return Forecast(
-        concurrency=wanted, running=running, waiting=waiting,
-        tpot_s=_band(tpot, spread, lower), itl_s=_band(tpot * per_step, spread, floor), ttft_s=_band(ttft, np.exp(ttft_half)),
-        e2e_s=_band(e2e, wide), requests_per_s=_band(rate, wide), output_tokens_per_s=_band(rate * output, wide),
-        total_tokens_per_s=_band(rate * (output + prompt), wide), mfu=mfu, mbu=mbu, bound=bound, floor_s=lower,
-        parts=parts, knowledge=chain["step"].knowledge, extrapolated=bool(reasons), reasons=tuple(reasons), warnings=tuple(warnings),
-    )  # fmt: skip
+        concurrency=wanted,
+        running=running,
+        waiting=waiting,
+        tpot_s=_band(tpot, spread, lower),
+        itl_s=_band(tpot * per_step, spread, floor),
+        ttft_s=_band(ttft, np.exp(ttft_half)),
+        e2e_s=_band(e2e, wide),
+        requests_per_s=_band(rate, wide),
+        output_tokens_per_s=_band(rate * output, wide),
+        total_tokens_per_s=_band(rate * (output + prompt), wide),
+        mfu=mfu,
+        mbu=mbu,
+        bound=bound,
+        floor_s=lower,
+        parts=parts,
+        knowledge=chain["step"].knowledge,
+        extrapolated=bool(reasons),
+        reasons=tuple(reasons),
+        warnings=tuple(warnings),
+    )
 
 
 def _band(value: Array, spread: Array, floor: Array | None = None) -> Band:
     low = value / spread
-    return Band(value=value, low=low if floor is None else np.maximum(low, np.minimum(floor, value)), high=value * spread)
+    return Band(
+        value=value,
+        low=low if floor is None else np.maximum(low, np.minimum(floor, value)),
+        high=value * spread,
+    )
 
 
 def _with_points(
-    deployment: Deployment, measured: Sequence[MeasuredPoint], tpot: Array, tpot_half: Array, first: Array, first_half: Array,
-    running: Array, prompt: Array, output: Array, per_step: float, floor: Array, shipped: Coefficients,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    deployment: Deployment,
+    measured: Sequence[MeasuredPoint],
+    tpot: Array,
+    tpot_half: Array,
+    first: Array,
+    first_half: Array,
+    running: Array,
+    prompt: Array,
+    output: Array,
+    per_step: float,
+    floor: Array,
+    shipped: Coefficients,
+) -> tuple[Array, Array, Array, Array]:
     if not measured:
         return tpot, tpot_half, first, first_half
     at = np.array([min(p.concurrency, deployment.most_running) for p in measured])
     # The whole curve below each point: a correction must not make more load faster, nor throughput fall.
-    grid = np.unique(np.concatenate([at, running, np.geomspace(1.0, max(float(at.max()), float(running.max()), 2.0), 25)]))
+    grid = np.unique(
+        np.concatenate([at, running, np.geomspace(1.0, max(float(at.max()), float(running.max()), 2.0), 25)])
+    )
     step, ttft, terms = step_seconds(deployment, grid, prompt, output, shipped=shipped)
     curve, lower = step / per_step, terms.floor_s[0] / per_step
     for point, where in zip(measured, np.searchsorted(grid, at), strict=True):
         if point.tpot_s < 0.98 * lower[where]:
             raise CapacityError(
-                f"a measured tpot_s of {point.tpot_s:.4g} at concurrency {point.concurrency:g} lies below the physical bound of "
-                f"{lower[where]:.4g} s (weights and cache over bandwidth); check the model, format, layout or speculative decoding",
+                f"a measured tpot_s of {point.tpot_s:.4g} at concurrency {point.concurrency:g} lies below the physical bound "
+                f"of {lower[where]:.4g} s (weights and cache over bandwidth); check model, format, layout and speculation",
                 field="measured_points",
             )
     index = np.searchsorted(grid, running)
     errors = np.log([p.tpot_s for p in measured]) - np.log(curve[np.searchsorted(grid, at)])
-    shift, tpot_half = correction(at.tolist(), errors.tolist(), grid, np.interp(grid, np.sort(running), tpot_half[np.argsort(running)]))
+    shift, tpot_half = correction(
+        at.tolist(), errors.tolist(), grid, np.interp(grid, np.sort(running), tpot_half[np.argsort(running)])
+    )
     fixed = np.maximum.accumulate(np.maximum(curve * np.exp(shift), lower))
     fixed = grid * np.minimum.accumulate(fixed / grid)
     first_points = [(a, p.ttft_s) for a, p in zip(at.tolist(), measured, strict=True) if p.ttft_s is not None]
     if first_points:
         errors = np.array([np.log(t) - np.log(ttft[np.searchsorted(grid, a)]) for a, t in first_points])
-        shift, half = correction([a for a, _ in first_points], errors.tolist(), grid, np.full(grid.shape, float(first_half.max())))
+        shift, half = correction(
+            [a for a, _ in first_points], errors.tolist(), grid, np.full(grid.shape, float(first_half.max()))
+        )
         first, first_half = (ttft * np.exp(shift))[index], np.minimum(half[index], first_half)
     return fixed[index], tpot_half[index], first, first_half
 
@@ -354,10 +302,13 @@ def _with_points(
 def _parts(values: Array, factors: Array, total: Array) -> dict[str, Array]:
     spent = values * factors[:, None]
     raw = {
-        "weights": spent[0] + spent[1], "kv_cache": spent[2], "compute": spent[3] + spent[4],
-        "prefill": spent[5] + spent[6] + spent[8] + spent[11], "links": spent[7] + spent[9],
+        "weights": spent[0] + spent[1],
+        "kv_cache": spent[2],
+        "compute": spent[3] + spent[4],
+        "prefill": spent[5] + spent[6] + spent[8] + spent[11],
+        "links": spent[7] + spent[9],
         "launches": spent[10] + spent[12] + spent[13] + spent[14] + spent[15] + spent[16],
-    }  # fmt: skip
+    }
     whole = sum(raw.values())
     return {name: part / whole * total for name, part in raw.items()}
 
@@ -374,11 +325,16 @@ def _extrapolation(
         found.append("pipeline parallel: no measured point; stages are taken as even and always busy")
     if layout.tensor > layout.link_domain:
         wider *= WIDER["domain"]
-        found.append(f"tensor parallel {layout.tensor} leaves the link domain of {layout.link_domain}: no speed-up counted beyond it")
+        found.append(
+            f"tensor parallel {layout.tensor} leaves the link domain of {layout.link_domain} GPUs: counted as "
+            f"{layout.effective_tensor} ranks, since no clean measured point exists"
+        )
     if deployment.speculative_tokens:
         wider *= WIDER["speculative"]
         if deployment.acceptance is None:
-            warnings.append("speculative decoding without speculative_acceptance: its cost is counted and no gain")
+            warnings.append(
+                "speculative decoding without speculative_acceptance: its cost is counted and no gain"
+            )
         found.append("speculative decoding: no measured point with a known acceptance")
     if length > LONGEST_MEASURED:
         wider *= WIDER["length"]
@@ -387,4 +343,3 @@ def _extrapolation(
         wider *= WIDER["load"]
         found.append(f"{running:,.0f} running requests; measured ones end at {largest:,.0f}")
     return wider, found, warnings
-

@@ -44,6 +44,7 @@ FIRST_TERMS = {
     "constant": "fixed",
 }
 
+
 class StepTerms:
     """Terms of a batch of operating points on some devices: arrays of shape (devices, points).
 
@@ -97,7 +98,11 @@ def step_terms(
     new = np.maximum(prompt - cached_tokens, 1.0)
 
     bandwidth, link = device.bandwidth, device.link
-    dense_peak, expert_peak, half = device.peak(work.dense_compute), device.peak(work.expert_compute), device.bf16
+    dense_peak, expert_peak, half = (
+        device.peak(work.dense_compute),
+        device.peak(work.expert_compute),
+        device.bf16,
+    )
     routed = work.experts_per_token / work.num_experts if work.is_moe else 0.0
     coverage = 1.0 - (1.0 - routed) ** (expert_tokens * step_tokens) if work.is_moe else np.zeros(shape)
     whole = layout.experts_whole and ranks > 1
@@ -108,7 +113,12 @@ def step_terms(
     seen = np.minimum(context, work.sparse_topk) if work.sparse_topk else context
     kv_read = work.kv_bytes * seen / kv_split + work.indexer_bytes * context
     attention = work.decode_flops * seen
-    prefill_pairs = work.prefill_flops * new * (np.minimum(2.0 * prompt, work.sparse_topk) if work.sparse_topk else prompt + cached_tokens) / 2
+    prefill_pairs = (
+        work.prefill_flops
+        * new
+        * (np.minimum(2.0 * prompt, work.sparse_topk) if work.sparse_topk else prompt + cached_tokens)
+        / 2
+    )
     for layer in work.windows:
         near = _windowed(context, layer.window)
         kv_read = kv_read + layer.kv_bytes * near / kv_split
@@ -127,7 +137,11 @@ def step_terms(
     neighbours = np.maximum(batch - 1.0, 0.0) / output
 
     message = 4.0 * work.layers * work.hidden * 2.0 * (tensor - 1) / tensor / link
-    exchange = (ranks - 1) / ranks * work.moe_layers * work.hidden * 3.0 * work.experts_per_token / link if whole else 0.0 * link
+    exchange = (
+        (ranks - 1) / ranks * work.moe_layers * work.hidden * 3.0 * work.experts_per_token / link
+        if whole
+        else 0.0 * link
+    )
     out = StepTerms()
     out.work, out.batch = work, batch
     out.prefill_matmul = prompt_dense / dense_peak + prompt_expert / expert_peak

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from capacity.model import Attention, LatentAttention, ModelSpec, MoeMlp, RecurrentState
-from capacity.parameters import count_parameters
 from capacity.precision import KvFormat, WeightFormat
 from capacity.weight_bytes import checkpoint_modules
 
@@ -130,7 +129,6 @@ def step_work(spec: ModelSpec, fmt: WeightFormat, kv: KvFormat) -> StepWork:
 
 def _step_work(spec: ModelSpec, fmt: WeightFormat, kv: KvFormat) -> StepWork:
     modules = checkpoint_modules(spec, fmt)
-    count = count_parameters(spec)
     dense_parameters = float(sum(modules[name][0] for name in DENSE_MODULES))
     dense_bytes = sum(modules[name][0] * modules[name][1] for name in DENSE_MODULES)
     head, head_each = modules["embedding"] if spec.tie_word_embeddings else modules["lm_head"]
@@ -193,7 +191,9 @@ def _step_work(spec: ModelSpec, fmt: WeightFormat, kv: KvFormat) -> StepWork:
         num_experts=moe.num_experts if moe else 0,
         experts_per_token=min(moe.num_experts, moe.num_experts_per_tok) if moe else 0,
         kv_bytes=kv_bytes,
-        kv_heads=heads if heads < 10**9 else min((m.num_kv_heads for m in spec.mixers() if isinstance(m, Attention)), default=1),
+        kv_heads=heads
+        if heads < 10**9
+        else min((m.num_kv_heads for m in spec.mixers() if isinstance(m, Attention)), default=1),
         windows=tuple(
             WindowLayers(window=w, kv_bytes=pair[0], flops=pair[1]) for w, pair in sorted(windows.items())
         ),

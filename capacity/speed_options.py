@@ -1,0 +1,198 @@
+"""Formats, caches and layouts of one model side by side at one load, and disaggregated prefill as an option.
+
+Source: estimate.py per variant; which quality warnings exist, with their source, in QUALITY. Left out: a quality figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from capacity.errors import CapacityError
+from capacity.parallelism import valid_tensor_parallel_sizes
+from capacity.performance.deployment import planned
+from capacity.performance.predict import forecast
+from capacity.performance.records import Forecast
+from capacity.precision import resolve_weight_format
+from capacity.resolve import model_of
+from capacity.scenario import Scenario
+from capacity.speed_grid import side_by_side
+from capacity.units import GIB
+from capacity.weight_bytes import quantised_share
+
+WEIGHTS = ("bf16", "fp8", "int8-w8a8", "awq", "gptq", "nvfp4", "mxfp4")
+CACHES = ("auto", "fp8")
+QUALITY = {
+    "16 bit": "the checkpoint's own quality",
+    "8 bit": "near lossless in published evaluations; check long contexts (Kurtic et al., 2024, arXiv 2411.02355)",
+    "4 bit": "small losses on average, larger on hard reasoning and small models (Kurtic et al., 2024, arXiv 2411.02355)",
+    "fp8 cache": "small losses; needs calibrated scales for some models (vLLM documentation, quantized KV cache)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One row. Figures are None with ``reason`` where it cannot run. ``weights_gib``: on the fullest GPU.
+
+    ``traffic_gb_per_s``: bytes that one GPU sends over its link per second of decoding, in 1e9.
+    """
+
+    changes: dict[str, Any]
+    gpus: int | None
+    weights_gib: float | None
+    kv_concurrency: float | None
+    forecast: Forecast | None
+    traffic_gb_per_s: float | None
+    quality: str
+    reason: str | None
+
+
+def format_variants(
+    scenario: Scenario,
+    *,
+    concurrency: float,
+    weights: Sequence[str] = WEIGHTS,
+    caches: Sequence[str] = CACHES,
+) -> list[Variant]:
+    """Weight formats x cache formats, prefix sharing as the scenario has it. A format that would quantise nothing of this
+    model (mxfp4 without experts) is left out."""
+    spec = model_of(scenario)
+    useful = [w for w in weights if w == "bf16" or quantised_share(spec, resolve_weight_format(w, spec)) > 0]
+    return _variants(
+        scenario, [{"weight_format": w, "kv_cache_dtype": c} for w in useful for c in caches], concurrency
+    )
+
+
+def layout_variants(scenario: Scenario, *, gpus: int, concurrency: float) -> list[Variant]:
+    """Every legal TP x PP x DP of exactly ``gpus`` GPUs, with and without whole experts where the model has them."""
+    spec = model_of(scenario)
+    legal = set(valid_tensor_parallel_sizes(spec))
+    changes: list[dict[str, Any]] = []
+    for tensor in sorted(t for t in legal if gpus % t == 0):
+        for pipeline in (
+            p for p in (1, 2, 4, 8, 16) if (gpus // tensor) % p == 0 and p <= spec.num_hidden_layers
+        ):
+            data = gpus // tensor // pipeline
+            for whole in (False, True) if spec.is_moe and tensor * data > 1 else (False,):
+                changes.append(
+                    {
+                        "tensor_parallel_size": tensor,
+                        "pipeline_parallel_size": pipeline,
+                        "data_parallel_size": data,
+                        "enable_expert_parallel": whole,
+                    }
+                )
+    return _variants(scenario, changes, concurrency)
+
+
+def _variants(scenario: Scenario, changes: Sequence[dict[str, Any]], concurrency: float) -> list[Variant]:
+    found = []
+    for row, change in zip(side_by_side(scenario, changes, concurrency=concurrency), changes, strict=True):
+        plan, speed = row["planned"], row["forecast"]
+        found.append(
+            Variant(
+                changes=change,
+                gpus=plan.deployment.layout.gpus if plan else None,
+                weights_gib=max(stage.total for stage in plan.plan.weights.stages) / GIB if plan else None,
+                kv_concurrency=plan.kv_requests if plan else None,
+                forecast=speed,
+                traffic_gb_per_s=_traffic(plan, speed) if plan else None,
+                quality=_quality(change, plan),
+                reason=row["reason"],
+            )
+        )
+    return found
+
+
+def _traffic(plan: Any, speed: Forecast) -> float:
+    work, layout = plan.deployment.work, plan.deployment.layout
+    batch = max(float(speed.running[0]) / layout.pipeline / layout.data, 1.0)
+    tensor = layout.tensor
+    reduce_ = 4.0 * work.layers * work.hidden * 2.0 * (tensor - 1) / tensor * batch
+    ranks = tensor * layout.data
+    exchange = 0.0
+    if layout.experts_whole and ranks > 1:
+        exchange = (
+            (ranks - 1)
+            / ranks
+            * work.moe_layers
+            * work.hidden
+            * 3.0
+            * work.experts_per_token
+            * batch
+            * layout.data
+            / layout.gpus
+        )
+    return float((reduce_ + exchange) / speed.itl_s.value[0] / 1e9)
+
+
+def _quality(change: dict[str, Any], plan: Any) -> str:
+    parts = []
+    if plan is not None:
+        size = plan.deployment.work.precision
+        parts.append(QUALITY["16 bit" if size == "bf16" else "8 bit" if size in ("fp8", "int8") else "4 bit"])
+    if str(change.get("kv_cache_dtype", "")).startswith("fp8"):
+        parts.append(f"fp8 cache: {QUALITY['fp8 cache']}")
+    return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregated:
+    """Prefill and decode on GPUs of their own. Figures for the given split; ``transfer_s``: one prompt's cache over a link.
+
+    The decode side runs without neighbours' prompts, the prefill side one prompt at a time.
+    """
+
+    prefill_replicas: int
+    decode_replicas: int
+    gpus: int
+    requests_per_s: float
+    limited_by: str
+    ttft_s: float
+    tpot_s: float
+    transfer_s: float
+    colocated_requests_per_s: float
+    notes: tuple[str, ...]
+
+
+def disaggregated(
+    scenario: Scenario, *, prefill_replicas: int, decode_replicas: int, concurrency: float
+) -> Disaggregated:
+    """A pool with ``prefill_replicas`` and ``decode_replicas`` of the scenario's layout, ``concurrency`` requests per decode
+    replica, against the same GPUs each doing both. No measured point: extrapolated throughout."""
+    if prefill_replicas < 1 or decode_replicas < 1:
+        raise CapacityError(
+            "a disaggregated pool needs at least one prefill and one decode replica",
+            field="data_parallel_size",
+        )
+    found = planned(scenario)
+    d, gpu = found.deployment, found.deployment.gpu
+    link = (gpu.interconnect_gbs if gpu.has_fast_links else None) or (gpu.pcie_gbs or 16.0) / 2
+    one = forecast(d, np.array([1.0]), found.prompt_tokens, found.output_tokens)
+    together = forecast(d, np.array([float(concurrency)]), found.prompt_tokens, found.output_tokens)
+    prefill_s = float(together.parts["prefill"][0])
+    tpot = float(together.tpot_s.value[0]) - prefill_s
+    first = float(one.ttft_s.value[0])
+    cache = found.prompt_tokens * d.work.kv_bytes + d.work.state_bytes
+    transfer = cache / (link * 1e9 * d.layout.tensor)
+    decode_rate = decode_replicas * float(together.running[0]) / (found.output_tokens * tpot)
+    prefill_rate = prefill_replicas / first
+    replicas = prefill_replicas + decode_replicas
+    return Disaggregated(
+        prefill_replicas=prefill_replicas,
+        decode_replicas=decode_replicas,
+        gpus=replicas * d.layout.gpus,
+        requests_per_s=min(decode_rate, prefill_rate),
+        limited_by="prefill" if prefill_rate < decode_rate else "decode",
+        ttft_s=first + transfer,
+        tpot_s=tpot,
+        transfer_s=transfer,
+        colocated_requests_per_s=replicas * float(together.requests_per_s.value[0]),
+        notes=(
+            "no measured point of a disaggregated pool is behind this",
+            "the cache moves over the GPUs' own link; a network is slower",
+        ),
+    )
