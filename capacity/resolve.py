@@ -110,7 +110,7 @@ def resolve(scenario: Scenario) -> Resolved:
     dtype = scenario.dtype or spec.dtype
     model_dtype_bytes = dtype_bytes(dtype, "dtype")
     max_model_len = _length(scenario, spec, taken)
-    block = _block_size(scenario, spec, gpu, taken)
+    block = _block_size(scenario, spec, gpu, release, taken)
     seats, tokens = _scheduler(scenario, spec, release, gpu, total_bytes, max_model_len, taken)
     utilization = scenario.gpu_memory_utilization
     if utilization is None:
@@ -232,11 +232,13 @@ def _length(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> int
     return scenario.max_model_len
 
 
-def _block_size(scenario: Scenario, spec: ModelSpec, gpu: Gpu | None, taken: list[Assumption]) -> int:
+def _block_size(
+    scenario: Scenario, spec: ModelSpec, gpu: Gpu | None, release: EngineRelease, taken: list[Assumption]
+) -> int:
     if scenario.block_size is not None:
         return scenario.block_size
     block, why = DEFAULT_BLOCK_SIZE, "default of the attention backends"
-    if spec.uses_mla:
+    if spec.uses_mla and release.runner == "v1":
         capability = gpu.compute_capability if gpu is not None else ""
         major = int(capability.split(".")[0]) if capability.split(".")[0].isdigit() else None
         sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.kinds())
