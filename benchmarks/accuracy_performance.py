@@ -197,8 +197,6 @@ def report() -> str:
     model = held_out(table, by(table.shapes), spreads=False)
 
     out = [
-        "## Throughput and latency",
-        "",
         _scope(table),
         "",
         "### Three ways to predict the same points",

@@ -108,7 +108,7 @@ def test_a_faster_gpu_is_never_slower(model, engine, tensor, concurrency, length
     marks = np.hstack([rows.bandwidth, rows.bf16, rows.peak(work.dense_compute), rows.peak(work.expert_compute), rows.link])
     for i, slow in enumerate(names):
         for j, fast in enumerate(names):
-            if i != j and (marks[j] >= marks[i]).all():
+            if (marks[j] >= marks[i]).all() and (marks[j] > marks[i]).any():
                 assert found[fast].tpot_s.value[0] <= found[slow].tpot_s.value[0] * (1 + 1e-9), (slow, fast)
 
 
