@@ -8,6 +8,7 @@ four scrapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,7 @@ BY = ("instance", "pod", "server", "engine", "model_name")
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MIN_SCRAPES_PER_WINDOW = 4
 DEFAULT_INTERVAL_S = 15.0
+CHART_POINTS = 300
 
 
 class _Span(TypedDict):
@@ -89,14 +91,16 @@ def history(
     start_s: float,
     end_s: float,
     step_s: float | None = None,
+    points: int = CHART_POINTS,
     interval_s: float | None = None,
     engine: str = "vllm",
     client: PrometheusClient | None = None,
 ) -> History:
     """One signal (or a percentile such as ``ttft_s.p99``) of every engine behind the target's selector.
 
-    ``step_s`` defaults to the scrape interval and grows until the range fits in 11,000 points. A
-    percentile is of the whole selection. Raises ConnectorError.
+    Without ``step_s`` the step gives about ``points`` points per series, never finer than the scrape
+    interval; with it the step grows until the range fits in 11,000 points. A gauge is its peak within each
+    step, so that thinning hides no spike. A percentile is of the whole selection. Raises ConnectorError.
     """
     client = client or PrometheusClient(target)
     family, _, part = signal.partition(".")
@@ -104,7 +108,8 @@ def history(
     if part and part not in QUANTILES:
         raise BadTarget(f"percentile {part[:20]!r} is not valid; valid: {', '.join(QUANTILES)}")
     interval = interval_s or scrape_interval(client, target, at_s=end_s) or DEFAULT_INTERVAL_S
-    step = choose_step(end_s - start_s, step_s or interval)
+    wanted = step_s or max(interval, math.ceil((end_s - start_s) / max(1, points)))
+    step = choose_step(end_s - start_s, wanted)
     selectors = _selectors(rows, matchers(target.selector))
     kind = rows[0].kind
     if kind == "histogram":
@@ -114,11 +119,13 @@ def history(
     if kind in ("counter", "counter_by"):
         found = client.query_range(" or ".join(selectors), **span)
         stamps = client.query_range(" or ".join(f"timestamp({one})" for one in selectors), **span)
-        series = rates(found, stamps, by=by, longest_gap_s=window_for(interval, step))
+        series = rates(found, stamps, by=by, longest_gap_s=window_for(interval, 1.5 * step))
     else:
         combine = "max" if rows[0].combine == "max" else "sum"
         labels = ",".join(name for name in by if name)
-        expression = " or ".join(f"{combine} by ({labels}) ({selector})" for selector in selectors)
+        peak = "max_over_time({}[{:g}s])" if step > interval else "{}"
+        peaks = [peak.format(selector, step) for selector in selectors]
+        expression = " or ".join(f"{combine} by ({labels}) ({one})" for one in peaks)
         found = client.query_range(expression, **span)
         series = list(found.series)
     return History(signal=signal, series=tuple(series), step_s=step, notes=found.notes, partial=found.partial)

@@ -171,10 +171,11 @@ def test_history_asks_for_old_and_new_names_once() -> None:
     body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()
     with serving(http("200 OK", body)) as server:
         target = Target(name="x", url=f"http://127.0.0.1:{server.port}", selector='{job="vllm"}')
-        found = history(target, "kv_usage", start_s=0, end_s=86_400, interval_s=5)
+        found = history(target, "kv_usage", start_s=0, end_s=86_400, step_s=5, interval_s=5)
         (asked,) = [parse_qs(urlsplit(r.split(" ")[1]).query) for r in server.requests]
     assert found.step_s == 8
     (query,) = asked["query"]
+    assert query.count("max_over_time") == 2
     assert query.index("kv_cache_usage_perc") < query.index(" or ") < query.index("gpu_cache_usage_perc")
     assert query.count('job="vllm"') == 2
     with pytest.raises(BadTarget, match="signal 'nonsense'"):
