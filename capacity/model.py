@@ -227,12 +227,11 @@ class ModelSpec:
 
     def kinds(self) -> Mapping[Mixer, int]:
         """Distinct mixers of the main layers in order of appearance, each with its number; counted once."""
-        kept = _kinds.get(id(self))
-        if kept is None or kept[0] is not self:
-            if len(_kinds) > 1024:
-                _kinds.clear()
-            kept = _kinds[id(self)] = (self, Counter(self.mixers()))
-        return kept[1]
+        return _kept(self)[1]
+
+    def order(self) -> tuple[tuple[int, int], ...]:
+        """(layer, place of its mixer in ``kinds``) for every mixer of the main layers, in layer order."""
+        return _kept(self)[2]
 
     @property
     def is_moe(self) -> bool:
@@ -247,4 +246,18 @@ class ModelSpec:
         return any(isinstance(m, RecurrentState) for m in self.kinds())
 
 
-_kinds: dict[int, tuple[ModelSpec, Counter[Mixer]]] = {}
+def _kept(spec: ModelSpec) -> _Kept:
+    """The kinds of a model's mixers and their order, worked out once for each record."""
+    kept = _kinds.get(id(spec))
+    if kept is None or kept[0] is not spec:
+        if len(_kinds) > 1024:
+            _kinds.clear()
+        counts = Counter(spec.mixers())
+        places = {mixer: place for place, mixer in enumerate(counts)}
+        order = tuple((i, places[mixer]) for i, layer in enumerate(spec.layers) for mixer in layer.mixers)
+        kept = _kinds[id(spec)] = (spec, counts, order)
+    return kept
+
+
+_Kept = tuple[ModelSpec, Counter[Mixer], tuple[tuple[int, int], ...]]
+_kinds: dict[int, _Kept] = {}

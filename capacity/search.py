@@ -104,7 +104,7 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
     """The smallest gpu_memory_utilization (in steps of 0.01) that holds ``concurrency`` full-length requests."""
     low, high, tried, best = UTILIZATION_STEPS.start, UTILIZATION_STEPS.stop, 0, None
     while low < high:
-        middle = (low + high) // 2
+        middle = (low + high) // 2 if tried else high - 1  # the most first: often even that is too little
         candidate = plan(replace(scenario, gpu_memory_utilization=middle / 100))
         tried += 1
         if enough(candidate, concurrency):
@@ -125,15 +125,28 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
 
 def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
     """The fewest GPUs of the given kind: tensor parallel first, pipeline stages where heads do not divide."""
-    tried = 0
+    tried, first = 0, None
     for layout in _layouts(scenario, max_gpus):
+        if first is not None and _too_heavy(first, layout):
+            continue
         candidate = _try(replace(scenario, pipeline_layer_split=None, **layout))
         tried += 1
+        first = first or candidate
         if candidate is not None and enough(candidate, concurrency):
             text = f"{_layout_text(layout)} holds {concurrency:,} full-length request{_s(concurrency)}"
             return Found(question="gpus", changes=layout, plan=candidate, sentence=text, tried=tried)
     text = f"{max_gpus} GPUs of this kind do not hold {concurrency:,} full-length request{_s(concurrency)}"
     return Found(question="gpus", changes={}, plan=None, sentence=text, tried=tried)
+
+
+def _too_heavy(found: Plan, layout: dict[str, Any]) -> bool:
+    """Whether the weights that GPUs share exceed the budget of so many of them, without planning it."""
+    s, total = found.resolved.scenario, found.resolved.total_bytes
+    if total is None or s.weights_gib is not None or s.parameters is not None or s.cpu_offload_gib:
+        return False
+    shared = sum(stage.sharded for stage in found.weights.stages) * found.resolved.parallel.tensor
+    gpus_used = layout["tensor_parallel_size"] * layout["pipeline_parallel_size"]
+    return bool(shared / gpus_used > found.resolved.gpu_memory_utilization * total)
 
 
 def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:

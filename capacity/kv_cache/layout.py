@@ -92,10 +92,11 @@ def layout(spec: ModelSpec, settings: CacheSettings) -> CacheLayout:
         )
     layers: list[LayerCache] = []
     owners: list[int] = []
-    for index, layer in enumerate(spec.layers):
-        for mixer in layer.mixers:
-            layers.extend(caches[mixer])
-            owners.extend([index] * len(caches[mixer]))
+    of_kind = tuple(caches.values())
+    for index, place in spec.order():
+        for cache in of_kind[place]:
+            layers.append(cache)
+            owners.append(index)
     for _ in range(settings.draft_layers):
         extra = _draft_caches(spec, settings, block, state_page)
         layers.extend(extra)
