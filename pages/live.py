@@ -12,9 +12,11 @@ from capacity.errors import CapacityError
 from capacity.live_series import LatencySeries, PoolSeries, latency_series, pool_series
 from connectors.demo.incidents import incidents
 from connectors.errors import ConnectorError
+from connectors.incident_file import SavedWindow, dump, load
 from connectors.live_view import LiveView
 from connectors.service import LiveService, running
 from pages.ui import live_charts as charts
+from pages.ui import live_frozen as frozen
 from pages.ui import live_sections as sections
 
 WINDOWS = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21_600, "24 h": 86_400, "7 d": 604_800}
@@ -48,6 +50,92 @@ def controls(service: LiveService) -> None:
         demo_controls(service)
         target_controls(service)
         marker_controls(service)
+        share_controls(service)
+
+
+def share_controls(service: LiveService) -> None:
+    """The window on screen as a link or a file, and a saved file opened again."""
+    with st.expander("Keep or share this window", key="live_share"):
+        until_s = frozen_until() or time.time()
+        seconds = window_seconds()
+        st.caption("This link shows the same window on this server as long as its readings are kept:")
+        name = st.session_state.get("live_window") or "5 min"
+        st.code(f"/live?live_window={name.replace(' ', '+')}&live_until={until_s:.0f}", language=None)
+        st.download_button(
+            "Save as a file",
+            data=lambda: save(service, until_s - seconds, until_s),
+            file_name=f"waterline-{until_s:.0f}.json.gz",
+            mime="application/gzip",
+            key="live_save",
+        )
+        st.file_uploader("Open a saved file", type=["gz"], key="live_open")
+
+
+def save(service: LiveService, start_s: float, end_s: float) -> bytes:
+    """The window's bytes, read when the button is pressed."""
+    history = service.history
+    return dump(
+        service.window(start_s, end_s, points=POINTS),
+        start_s=start_s,
+        end_s=end_s,
+        markers=[] if history is None else history.markers(start_s, end_s),
+    )
+
+
+def window_seconds() -> int:
+    """Length of the chosen window."""
+    return WINDOWS[st.session_state.get("live_window") or "5 min"]
+
+
+def frozen_until() -> float | None:
+    """The end of the window that the link asks for; None for live."""
+    try:
+        return min(float(st.query_params["live_until"]), time.time())
+    except (KeyError, ValueError):
+        return None
+
+
+def opened() -> SavedWindow | None:
+    """The saved file that was opened, or None."""
+    upload = st.session_state.get("live_open")
+    if upload is None:
+        return None
+    try:
+        return load(upload.getvalue())
+    except ConnectorError as error:
+        st.error(str(error))
+        return None
+
+
+def standing_still(service: LiveService) -> bool:
+    """Draw a saved or linked window instead of the live one; True where there is one."""
+    utc = bool(st.session_state.get("live_utc"))
+    dark = st.context.theme.type == "dark"
+    saved = opened()
+    if saved is not None:
+        frame = charts.Frame(
+            start_s=saved.start_s,
+            end_s=saved.end_s,
+            demo=any(i.demo for i in saved.intervals),
+            utc=utc,
+            dark=dark,
+            markers=saved.markers,
+        )
+        frozen.panel(saved.intervals, frame, source="From a saved file. Remove it in the sidebar to go back.")
+        return True
+    until_s = frozen_until()
+    if until_s is None:
+        return False
+    start_s = until_s - window_seconds()
+    found = service.window(start_s, until_s, points=POINTS)
+    markers = [] if service.history is None else service.history.markers(start_s, until_s)
+    demo = any(i.demo for i in found)
+    frame = charts.Frame(start_s=start_s, end_s=until_s, demo=demo, utc=utc, dark=dark, markers=markers)
+    if st.button("Back to live", key="live_back", icon=":material/play_arrow:"):
+        del st.query_params["live_until"]
+        st.rerun()
+    frozen.panel(found, frame, source="From a link.")
+    return True
 
 
 def demo_controls(service: LiveService) -> None:
@@ -134,7 +222,7 @@ def read_lines(service: LiveService, seconds: int, focus: str | None, view: Live
 
 def panel(service: LiveService) -> None:
     """Everything that refreshes."""
-    seconds = WINDOWS[st.session_state.get("live_window") or "5 min"]
+    seconds = window_seconds()
     held = st.session_state.get("live_held") if st.session_state.get("live_pause") else None
     view, end_s = held or (service.view(), time.time())
     st.session_state.live_held = (view, end_s)
@@ -167,6 +255,9 @@ def panel(service: LiveService) -> None:
     if focus:
         st.caption(f"The charts show {focus} only; click its row again for the whole pool.")
     sections.grid(series, latencies, frame)
+    frozen.compare(
+        lambda start, end: service.window(start, end, points=POINTS), markers, utc=frame.utc, now_s=end_s
+    )
     sections.targets(view, service.history_problem)
 
 
@@ -184,6 +275,8 @@ def render() -> None:
     st.subheader("Live", anchor=False)
     if not service.has_targets and service.demo is None:
         empty(service)
+        return
+    if standing_still(service):
         return
     every = None if paused else REFRESH_S
     st.caption(

@@ -127,3 +127,28 @@ def test_a_pool_that_is_down_says_so_without_a_number() -> None:
     finally:
         live.install(None)
         found.stop()
+
+
+def test_a_link_stands_still_and_leads_back(demo: LiveService) -> None:
+    page = AppTest.from_file(PAGE, default_timeout=30)
+    page.query_params["live_until"] = f"{time.time() - 2:.0f}"
+    page.run()
+    assert not page.exception and "Standing still" in alerts(page) and "DEMO" in alerts(page)
+    assert page.metric[0].label == "KV peak" and page.metric[0].value.endswith("%")
+    page.button(key="live_back").click().run()
+    assert not page.exception and page.metric[0].label == "Fullest replica"
+
+
+def test_a_link_to_a_time_without_readings_says_so(demo: LiveService) -> None:
+    page = AppTest.from_file(PAGE, default_timeout=30)
+    page.query_params["live_until"] = "1000"
+    page.run()
+    assert not page.exception and "No reading is kept" in alerts(page)
+
+
+def test_before_and_after_a_marker(demo: LiveService) -> None:
+    assert demo.history is not None
+    demo.history.mark(time.time() - 1, "my change")
+    page = run()
+    table = page.dataframe[1].value
+    assert list(table.columns) == ["Figure", "Before", "After"] and "KV peak" in set(table["Figure"])
