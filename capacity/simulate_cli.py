@@ -175,7 +175,8 @@ def _limits(values: Mapping[str, Any], seats: int, budget: int) -> dict[str, int
 
 
 def _overlap(values: Mapping[str, Any], step: Any) -> Any:
-    """``async_scheduling`` of the scenario decides whether host time hides behind the step."""
+    """The step time with the scenario's calibration factors; ``async_scheduling`` decides whether host time hides."""
+    step = keys.scaled(step, values.get("step_time_factors"))
     if values.get("async_scheduling") is None:
         return step
     return replace(step, overlap=keys.flag(values["async_scheduling"], "async_scheduling", True))

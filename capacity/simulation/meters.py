@@ -142,6 +142,8 @@ class Meter:
         self.rejected = 0
         self.preemptions = 0
         self.recomputed_tokens = 0
+        self.aborted_prompt_tokens = 0
+        self.aborted_output_tokens = 0
         self.swapped_blocks = 0
         self.swap_ticks = 0
         self.swap_refused = 0

@@ -53,6 +53,9 @@ def leave_early(engine: Replica) -> None:
 
 def gone(engine: Replica, seq: Sequence, now: int, reason: str) -> None:
     """A request has left without its answer; an attempt that was already replaced by a retry leaves no mark."""
+    computed = max(seq.computed, seq.lost_tokens)
+    engine.meter.aborted_prompt_tokens += min(computed, seq.prompt)
+    engine.meter.aborted_output_tokens += seq.generated
     if seq.attempt == engine.record.attempts[seq.id]:
         engine.record.close(seq.id, ABORTED, reason, now)
         if seq.preempted_at is not None:

@@ -157,6 +157,11 @@ def report(
         "goodput_rps": int(meets.sum()) / span if span > 0 else None,
         "slo_attainment": float(meets.sum() / kept.sum()) if kept.any() else None,
         "recomputed_tokens": sum(meter.recomputed_tokens for meter in meters),
+        "aborted_tokens": {
+            "computed": sum(m.aborted_prompt_tokens + m.aborted_output_tokens for m in meters),
+            "prompt": sum(m.aborted_prompt_tokens for m in meters),
+            "output": sum(m.aborted_output_tokens for m in meters),
+        },
         "preemption": _preemption(run, table),
         "steps": _steps(run),
         "prefix_cache": _prefix(meters),

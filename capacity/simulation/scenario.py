@@ -24,6 +24,7 @@ SIMULATION_KEYS = (
     "num_blocks",
     "block_size",
     "step_time",
+    "step_time_factors",
     "scheduler",
     "preemption_mode",
     "swap",
@@ -182,6 +183,19 @@ def step_time(given: Any) -> StepTime:
             field="step_time",
         )
     return found
+
+
+def scaled(step: StepTime, given: Any) -> StepTime:
+    """``step_time_factors``: {"per_token": 1.1, "fixed": 0.9} from a calibration, times the step time."""
+    if given is None:
+        return step
+    values = mapping(given, "step_time_factors")
+    refuse_unknown(values, ("per_token", "fixed"), "step_time_factors")
+    factors = {
+        name: number(values.get(name, 1.0), f"step_time_factors.{name}", low=1e-3, high=1e3)
+        for name in ("per_token", "fixed")
+    }
+    return step.scaled(work=factors["per_token"], overhead=factors["fixed"])
 
 
 def scheduler(given: Any, limits: Mapping[str, int]) -> SchedulerSettings:
