@@ -9,12 +9,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from capacity.plan import Plan
 from capacity.textbook_steps import Step
 from capacity.units import GIB
-from pages.ui.figure import ACT, CRITICAL, GREY, INFORMATION, OK, Chart, dress, labels, mark, powers, span
+from pages.ui.figure import (
+    ACT,
+    CRITICAL,
+    GREY,
+    INFORMATION,
+    OK,
+    Chart,
+    Drawing,
+    dress,
+    labels,
+    mark,
+    powers,
+    span,
+)
 from pages.ui.format import count, gib, percent, times
 
 TERM_COLOURS = {
@@ -66,7 +77,7 @@ def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
     parts.append(("unused", max(0.0, total - used), None, None))
     outside = 0.0 if bill.graphs_in_budget else next(p[1] for p in parts if p[0] == "cuda_graphs")
     line, reach = budget + outside, max(total, used)
-    figure = go.Figure()
+    figure = Drawing()
     for name, size, low, high in parts:
         if size <= 0:
             continue
@@ -135,7 +146,7 @@ def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
         }
         for n, s, lo, hi in parts
     ]
-    return Chart(figure=figure, title=title, alt=alt, rows=tuple(rows))
+    return Chart(figure=figure.done(), title=title, alt=alt, rows=tuple(rows))
 
 
 def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) -> Chart:
@@ -147,7 +158,7 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) ->
     chosen = plan.resolved.max_model_len
     here = min(drawn, key=lambda p: abs(p.tokens - chosen)) if drawn else None
     seats = plan.concurrency.seats
-    figure = go.Figure()
+    figure = Drawing()
     xs = [p.tokens for p in drawn]
     figure.add_scatter(
         x=[*xs, *reversed(xs)],
@@ -224,7 +235,9 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) ->
         }
         for p in points
     )
-    return Chart(figure=figure, title=title, alt=f"{title}. Line chart, both axes logarithmic.", rows=rows)
+    return Chart(
+        figure=figure.done(), title=title, alt=f"{title}. Line chart, both axes logarithmic.", rows=rows
+    )
 
 
 def _curve_title(plan: Plan, drawn: Sequence[LengthPoint], seats: int) -> str:
@@ -246,7 +259,7 @@ def allocation(plan: Plan) -> Chart | None:
         return None
     paged = parts.used_tokens + parts.paged_waste_tokens
     names = ["Contiguous: max_model_len each", "Paged: blocks as needed"]
-    figure = go.Figure()
+    figure = Drawing()
     empty = [parts.reserved_tokens - parts.used_tokens, parts.paged_waste_tokens]
     figure.add_bar(y=names, x=[parts.used_tokens] * 2, orientation="h", name="used", marker={"color": OK},
                    hovertemplate="used: %{x:,.0f} tokens<extra></extra>")  # fmt: skip
@@ -276,7 +289,7 @@ def allocation(plan: Plan) -> Chart | None:
         {"allocation": "paged", "reserved_tokens": paged, "used_tokens": parts.used_tokens,
          "empty_share": parts.paged_waste_share, "requests": parts.paged_requests},
     )  # fmt: skip
-    return Chart(figure=figure, title=title, alt=title, rows=rows)
+    return Chart(figure=figure.done(), title=title, alt=title, rows=rows)
 
 
 def block_sizes(plan: Plan) -> Chart | None:
@@ -286,7 +299,7 @@ def block_sizes(plan: Plan) -> Chart | None:
         return None
     sizes = [str(size) for size, _, _ in parts.by_block_size]
     wastes = [waste for _, waste, _ in parts.by_block_size]
-    figure = go.Figure()
+    figure = Drawing()
     figure.add_bar(
         x=sizes, y=wastes, marker={"color": ACT}, text=[f"{w:,.1f}" for w in wastes], textposition="outside",
         cliponaxis=False, hovertemplate="block of %{x}: %{y:,.1f} tokens empty per request<extra></extra>",
@@ -302,7 +315,7 @@ def block_sizes(plan: Plan) -> Chart | None:
     rows = tuple(
         {"block_size": s, "empty_tokens_per_request": w, "requests": n} for s, w, n in parts.by_block_size
     )
-    return Chart(figure=figure, title=title, alt=title, rows=rows)
+    return Chart(figure=figure.done(), title=title, alt=title, rows=rows)
 
 
 def textbook_walk(found: Sequence[Step]) -> Chart | None:
@@ -314,26 +327,25 @@ def textbook_walk(found: Sequence[Step]) -> Chart | None:
         [step.requests for step in found],
     )
     colours = [GREY, *([INFORMATION] * (len(found) - 2)), OK]
-    figure = go.Figure(
-        go.Bar(
-            y=names, x=values, orientation="h", marker={"color": colours}, text=[f"{v:,.2f}" for v in values],
-            textposition="outside", cliponaxis=False, customdata=[step.detail for step in found],
-            hovertemplate="%{y}: %{x:,.2f} requests<br>%{customdata}<extra></extra>",
-        )
+    figure = Drawing()
+    figure.add_bar(
+        y=names, x=values, orientation="h", marker={"color": colours}, text=[f"{v:,.2f}" for v in values],
+        textposition="outside", cliponaxis=False, customdata=[step.detail for step in found],
+        hovertemplate="%{y}: %{x:,.2f} requests<br>%{customdata}<extra></extra>",
     )  # fmt: skip
     dress(figure, height=40 + 38 * len(found))
     figure.update_xaxes(title="full-length requests", range=[0, max([*values, 0.1]) * 1.15])
     figure.update_yaxes(autorange="reversed")
     title = f"The textbook says {found[0].requests:,.0f} requests, the engine holds {found[-1].requests:,.0f}"
     rows = tuple({"step": s.name, "detail": s.detail, "requests": s.requests} for s in found)
-    return Chart(figure=figure, title=title, alt=f"{title}. Bars, one per step.", rows=rows)
+    return Chart(figure=figure.done(), title=title, alt=f"{title}. Bars, one per step.", rows=rows)
 
 
 def weight_parts(plan: Plan) -> Chart:
     """Weights of each pipeline stage's fullest GPU: sharded, replicated, padded."""
     stages = plan.weights.stages
     names = ["each GPU"] if len(stages) == 1 else [f"stage {i}" for i in range(len(stages))]
-    figure = go.Figure()
+    figure = Drawing()
     for part, colour in (("sharded", "#0072B2"), ("replicated", "#56B4E9"), ("padded", "#B8A24A")):
         values = [getattr(stage, part) / GIB for stage in stages]
         figure.add_bar(y=names, x=values, orientation="h", name=part, marker={"color": colour},
@@ -352,4 +364,4 @@ def weight_parts(plan: Plan) -> Chart:
          "padded_gib": s.padded / GIB, "total_gib": s.total / GIB}
         for name, s in zip(names, stages, strict=True)
     )  # fmt: skip
-    return Chart(figure=figure, title=title, alt=title, rows=rows)
+    return Chart(figure=figure.done(), title=title, alt=title, rows=rows)

@@ -1,0 +1,101 @@
+"""The planner's figures: valid for Plotly, true to the plan, with a message, a text and rows for a CSV."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import io
+from types import ModuleType
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from capacity.plan import Plan, plan
+from capacity.scenario import Scenario
+from capacity.textbook_steps import steps
+from pages.ui import charts, fields, link
+from pages.ui import format as format_module
+from pages.ui.curve import length_points
+from pages.ui.examples import examples
+from pages.ui.figure import Chart
+from pages.ui.format import flat, table_csv
+
+INK = "#1B1F24"
+
+
+def drawn(found: Plan) -> list[Chart]:
+    every = [
+        charts.memory_bar(found, ink=INK),
+        charts.concurrency_curve(found, length_points(found), ink=INK),
+        charts.allocation(found),
+        charts.block_sizes(found),
+        charts.textbook_walk(steps(found)),
+        charts.weight_parts(found),
+    ]
+    return [chart for chart in every if chart is not None]
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_every_figure_is_valid_and_has_words(example: Any) -> None:
+    every = drawn(plan(Scenario.parse(example.scenario)))
+    assert len(every) == 6
+    for chart in every:
+        go.Figure(chart.figure.to_dict())  # raises on anything Plotly does not know
+        assert chart.title
+        assert chart.alt.startswith(chart.title)
+        assert len(list(csv.DictReader(io.StringIO(table_csv(chart.rows))))) == len(chart.rows) > 0
+
+
+def test_bill_adds_up_to_the_card() -> None:
+    found = plan(Scenario.parse(examples()[0].scenario))
+    chart = charts.memory_bar(found, ink=INK)
+    assert chart is not None and found.resolved.total_bytes is not None
+    assert sum(row["gib"] for row in chart.rows) == pytest.approx(
+        found.resolved.total_bytes / 2**30, abs=1e-6
+    )
+    assert [row["term"] for row in chart.rows] == list(charts.TERM_NAMES.values())
+
+
+def test_bill_of_a_model_that_does_not_fit_reaches_over_the_line() -> None:
+    found = plan(
+        Scenario.parse({"model": "meta-llama/Llama-3.1-70B-Instruct", "gpu": "l4", "max_model_len": 4096})
+    )
+    chart = charts.memory_bar(found, ink=INK)
+    assert chart is not None and found.bill is not None
+    line = chart.figure.layout.shapes[0]
+    assert line.x0 == pytest.approx(found.bill.budget_bytes / 2**30)
+    assert chart.figure.layout.xaxis.range[1] > line.x0
+    assert "needed before any KV cache" in chart.title
+
+
+def test_curve_falls_and_goes_through_the_chosen_point() -> None:
+    found = plan(Scenario.parse(examples()[0].scenario))
+    points = length_points(found)
+    assert 20 <= len(points) <= 30
+    requests = [point.requests for point in points]
+    assert requests == sorted(requests, reverse=True)
+    assert all(point.low <= point.requests <= point.high for point in points)
+    assert found.pool is not None
+    chosen = next(point for point in points if point.tokens == found.resolved.max_model_len)
+    assert chosen.requests == found.pool.max_concurrency
+
+
+def test_without_a_gpu_there_is_no_bill_and_no_walk() -> None:
+    found = plan(Scenario.parse({"model": "Qwen/Qwen3-8B", "kv_cache_gib": 20}))
+    assert charts.memory_bar(found, ink=INK) is None
+    assert charts.textbook_walk(steps(found)) is None
+    assert charts.allocation(found) is None
+    assert len(drawn(found)) == 2
+
+
+def test_csv_cells_cannot_run_in_a_spreadsheet() -> None:
+    assert table_csv([{"a": "=1+1", "b": None, "c": -2}]) == "a,b,c\n'=1+1,,-2\n"
+    assert flat({"a": [{"b": 1}, {"b": 2}]}) == [{"key": "a.0.b", "value": 1}, {"key": "a.1.b", "value": 2}]
+
+
+@pytest.mark.parametrize("module", [fields, format_module, link], ids=lambda module: module.__name__)
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
