@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_telemetry import hist, snap
+from tests.capacity.test_telemetry import hist, snap
 
 from capacity.diagnosis import diagnose, down_verdict
 from capacity.pool_diagnosis import diagnose_pool

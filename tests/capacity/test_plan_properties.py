@@ -204,3 +204,20 @@ def test_the_chain_of_formats_is_one() -> None:
     assert spec.model_id in MODELS and len(MODELS) > 100 and len(CARDS) > 20
     with pytest.raises(CapacityError):
         plan(Scenario(model=spec.model_id, gpu="h100-sxm", tensor_parallel_size=3))
+
+
+@RUN
+@given(scenarios())
+def test_blocks_and_reservation_agree_with_the_pool(scenario: Scenario) -> None:
+    """Reserving max_model_len holds the guaranteed requests; blocks hold no fewer, and finished requests no more
+    than requests still growing do."""
+    found = planned(
+        replace(scenario, prompt_tokens=Length(mean=300.0, cv=0.5), output_tokens=Length(mean=80.0))
+    )
+    assume(found is not None)
+    assert found is not None and found.fragmentation is not None and found.concurrency.typical is not None
+    parts = found.fragmentation
+    assert parts.contiguous_requests == found.concurrency.guaranteed
+    assert parts.paged_requests >= parts.contiguous_requests
+    assert parts.used_tokens <= parts.reserved_tokens and 0 <= parts.waste_share < 1
+    assert parts.paged_requests <= found.concurrency.typical.mean or found.pool is None

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import metrics_files
+from tests.connectors import metrics_files
 import pytest
-from fault_server import http, serving, text
+from tests.connectors.fault_server import http, serving, text
 
 from connectors.__main__ import main
 

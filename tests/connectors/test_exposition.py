@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import metrics_files
+from tests.connectors import metrics_files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Callable
 
-import fault_server
-import metrics_files
+from tests.connectors import fault_server
+from tests.connectors import metrics_files
 import pytest
-from fault_server import FaultServer, http, serving, text
+from tests.connectors.fault_server import FaultServer, http, serving, text
 
 from capacity.telemetry import LATENCIES, State, TargetSnapshot
 from connectors.addresses import VISITOR

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import metrics_files
+from tests.connectors import metrics_files
 import pytest
 
 from capacity.telemetry import Breakdown, Histogram, State, engine_signals, open_window

@@ -7,9 +7,9 @@ import socket
 import time
 from urllib.parse import parse_qs, urlsplit
 
-import metrics_files
+from tests.connectors import metrics_files
 import pytest
-from fault_server import http, serving
+from tests.connectors.fault_server import http, serving
 
 from capacity.telemetry import State
 from connectors.addresses import metrics_url
@@ -17,14 +17,12 @@ from connectors.errors import BadTarget, ConnectorError, QueryFailed, Unreachabl
 from connectors.http import Access
 from connectors.prometheus_api import (
     PrometheusClient,
-    Result,
-    Series,
     choose_step,
     matchers,
     parse_answer,
     split_range,
 )
-from connectors.prometheus_history import history, rates, window_for
+from connectors.prometheus_history import history, window_for
 from connectors.prometheus_snapshots import answer_timelines, combined, recent
 from connectors.report import pool_report
 from connectors.targets import Target
@@ -152,19 +150,6 @@ def test_a_bad_selector_is_refused(bad: str) -> None:
 def test_selectors_with_commas_and_quotes() -> None:
     assert matchers(None) == "" == matchers("{}")
     assert matchers('{a="x,y", b=~"p|\\"q"}') == 'a="x,y",b=~"p|\\"q"'
-
-
-def test_rates_follow_the_samples_behind_the_grid() -> None:
-    labels = {"__name__": "c_total", "instance": "a"}
-    values = ((0.0, 100.0), (15.0, 100.0), (30.0, 130.0), (45.0, 10.0), (300.0, 20.0), (315.0, 35.0))
-    stamps = ((0.0, 0.0), (15.0, 0.0), (30.0, 30.0), (45.0, 45.0), (300.0, 300.0), (315.0, 315.0))
-    (one,) = rates(
-        Result(series=(Series(labels=labels, points=values),)),
-        Result(series=(Series(labels={"instance": "a"}, points=stamps),)),
-        by=("instance",),
-        longest_gap_s=60,
-    )
-    assert one.points == ((30.0, 1.0), (45.0, pytest.approx(10 / 15)), (315.0, 1.0))
 
 
 def test_history_asks_for_old_and_new_names_once() -> None:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import metrics_files
+from tests.connectors import metrics_files
 import pytest
-from fault_server import FaultServer, text
+from tests.connectors.fault_server import FaultServer, text
 
 from capacity.telemetry import State
 from connectors.__main__ import main

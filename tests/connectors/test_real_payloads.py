@@ -6,7 +6,7 @@ import csv
 import json
 import math
 
-import metrics_files
+from tests.connectors import metrics_files
 import pytest
 
 from capacity.telemetry import LATENCIES, State, TargetSnapshot

@@ -52,7 +52,7 @@ def poisson(**keys: Any) -> dict[str, Any]:
         ({"step_time": None}, "step_time is missing"),
         ({"step_time": {"fixed_s": -1}}, "step_time.fixed_s is -1"),
         ({"step_time": {"fixed": 1}}, "did you mean 'fixed_s'"),
-        ({"step_time": {"fixed_s": 0}}, "step_time lets some steps take no time"),
+        ({"step_time": {"fixed_s": 0}}, "step_time is zero in every term"),
         ({"scheduler": {"rules": "vllm-v2"}}, "expected one of vllm-v1, vllm-v0, sglang, static"),
         ({"scheduler": {"watermark": 2}}, "scheduler.watermark is 2"),
         ({"scheduler": []}, "scheduler is a list; expected an object"),

@@ -265,3 +265,14 @@ def test_closed_loop_keeps_its_users_busy() -> None:
 def test_unknown_policy_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(CapacityError, match="expected one of queue_limit, block_gate"):
         run(admission=[{"policy": "vibes"}])
+
+
+def test_a_deadline_belongs_to_one_request() -> None:
+    requests = [
+        {"arrival_s": 0, "prompt_tokens": 100, "output_tokens": 500, "deadline_s": 1.0},
+        {"arrival_s": 0, "prompt_tokens": 100, "output_tokens": 500},
+    ]
+    answer = run(workload={"requests": requests}, client={"retry_policy": "immediate"})
+    assert answer["requests"]["aborted_by_reason"] == {"deadline": 1}
+    assert answer["requests"]["finished"] == 1
+    assert answer["retries"] == 0
