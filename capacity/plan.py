@@ -284,7 +284,9 @@ def _fragmentation(r: Resolved, grouping: Grouping, inputs: PoolInputs, pool: Po
         else grouping.groups[0].cache.block_size
     )
     return fragmentation(
-        pool_tokens=float(pool.max_concurrency * r.max_model_len),
+        blocks=_usable(pool.num_blocks, r),
+        blocks_per_max_request=pool.blocks_per_max_request,
+        blocks_of=lambda tokens: blocks_of_lengths(grouping, tokens, inputs, r.release.kv),
         max_model_len=r.max_model_len,
         block_size=block,
         prompt=s.prompt_tokens or Length(mean=0.0),

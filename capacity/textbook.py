@@ -6,12 +6,17 @@ request as before paged attention. Left out: what the engine really does (plan.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from capacity.concurrency import length_points
 from capacity.model import Attention, LatentAttention, ModelSpec
 from capacity.scenario import Length
 from capacity.units import gib
+
+if TYPE_CHECKING:
+    import numpy as np
 
 GB = 1_000_000_000
 
@@ -115,7 +120,9 @@ def textbook(
 
 def fragmentation(
     *,
-    pool_tokens: float,
+    blocks: int,
+    blocks_per_max_request: int,
+    blocks_of: Callable[[np.ndarray], np.ndarray],
     max_model_len: int,
     block_size: int,
     prompt: Length,
@@ -124,16 +131,22 @@ def fragmentation(
 ) -> Fragmentation:
     """Contiguous reservation of max_model_len per request against blocks, for finished requests of the workload.
 
-    ``pool_tokens``: what the pool holds in tokens of requests inside every window.
+    ``blocks``: usable ids of the pool; ``blocks_of(tokens)``: ids that requests of those lengths take over all groups.
+    Other block sizes are read off the same memory.
     """
     import numpy as np
 
     lengths = np.minimum(np.add.outer(length_points(prompt), length_points(output)).ravel(), max_model_len)
-    used = float(lengths.mean())
+    used, ids = float(lengths.mean()), float(blocks_of(lengths).mean())
+
+    def in_blocks(block: int) -> float:
+        return float((np.ceil(lengths / block) * block).mean())
+
+    pool_tokens = blocks / ids * in_blocks(block_size) if ids else 0.0
 
     def paged(block: int) -> tuple[float, int]:
-        held = float((np.ceil(lengths / block) * block).mean())
-        return held - used, int(pool_tokens / held) if held else 0
+        held = in_blocks(block)
+        return held - used, int(pool_tokens / held + 1e-9) if held else 0
 
     waste, requests = paged(block_size)
     sizes = sorted({*block_sizes, block_size})
@@ -141,7 +154,7 @@ def fragmentation(
         reserved_tokens=float(max_model_len),
         used_tokens=used,
         waste_share=1 - used / max_model_len,
-        contiguous_requests=int(pool_tokens // max_model_len),
+        contiguous_requests=blocks // blocks_per_max_request,
         paged_requests=requests,
         paged_waste_tokens=waste,
         paged_waste_share=waste / (used + waste) if used + waste else 0.0,

@@ -220,4 +220,4 @@ def test_blocks_and_reservation_agree_with_the_pool(scenario: Scenario) -> None:
     assert parts.contiguous_requests == found.concurrency.guaranteed
     assert parts.paged_requests >= parts.contiguous_requests
     assert parts.used_tokens <= parts.reserved_tokens and 0 <= parts.waste_share < 1
-    assert parts.paged_requests <= found.concurrency.typical.mean or found.pool is None
+    assert parts.paged_requests <= found.concurrency.typical.mean
