@@ -1,9 +1,9 @@
 """Long histories from a Prometheus-compatible server: gauges, rates and percentiles on a grid, per engine
 or pool.
 
-Gauges are asked as stored; rates are differences of the counters between grid points (no extrapolation, a
-reset counts from zero); percentiles come from the server's histogram_quantile over a window of at least
-four scrapes.
+Gauges are peaks within each step. Rates are the server's rate() and percentiles its histogram_quantile(),
+both over at least four scrapes: away from gaps rate() is the difference between two samples over the time
+between them. Left out: windows of raw samples (``prometheus_snapshots``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TypedDict
 
 from connectors import vocabulary
 from connectors.errors import BadTarget
-from connectors.prometheus_api import PrometheusClient, Result, Series, choose_step, matchers
+from connectors.prometheus_api import PrometheusClient, Series, choose_step, matchers
 from connectors.targets import Target
 from connectors.vocabulary import Row
 
@@ -26,12 +25,6 @@ QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MIN_SCRAPES_PER_WINDOW = 4
 DEFAULT_INTERVAL_S = 15.0
 CHART_POINTS = 300
-
-
-class _Span(TypedDict):
-    start_s: float
-    end_s: float
-    step_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +107,25 @@ def history(
     kind = rows[0].kind
     if kind == "histogram":
         return _percentile(client, signal, selectors, part or "p50", start_s, end_s, step, interval)
-    by = (*BY, rows[0].part)
-    span: _Span = {"start_s": start_s, "end_s": end_s, "step_s": step}
+    window = None
+    parts = selectors
     if kind in ("counter", "counter_by"):
-        found = client.query_range(" or ".join(selectors), **span)
-        stamps = client.query_range(" or ".join(f"timestamp({one})" for one in selectors), **span)
-        series = rates(found, stamps, by=by, longest_gap_s=window_for(interval, 1.5 * step))
-    else:
-        combine = "max" if rows[0].combine == "max" else "sum"
-        labels = ",".join(name for name in by if name)
-        peak = "max_over_time({}[{:g}s])" if step > interval else "{}"
-        peaks = [peak.format(selector, step) for selector in selectors]
-        expression = " or ".join(f"{combine} by ({labels}) ({one})" for one in peaks)
-        found = client.query_range(expression, **span)
-        series = list(found.series)
-    return History(signal=signal, series=tuple(series), step_s=step, notes=found.notes, partial=found.partial)
+        window = window_for(interval, step)
+        parts = [f"rate({selector}[{window:g}s])" for selector in selectors]
+    elif step > interval:
+        parts = [f"max_over_time({selector}[{step:g}s])" for selector in selectors]
+    labels = ",".join(name for name in (*BY, rows[0].part) if name)
+    combine = "max" if rows[0].combine == "max" else "sum"
+    expression = f"{combine} by ({labels}) ({' or '.join(parts)})"
+    found = client.query_range(expression, start_s=start_s, end_s=end_s, step_s=step)
+    return History(
+        signal=signal,
+        series=found.series,
+        step_s=step,
+        window_s=window,
+        notes=found.notes,
+        partial=found.partial,
+    )
 
 
 def _percentile(
@@ -142,7 +139,8 @@ def _percentile(
     interval: float,
 ) -> History:
     window = window_for(interval, step)
-    inner = " or ".join(f"sum by (le) (rate({selector}[{window:g}s]))" for selector in selectors)
+    rates = " or ".join(f"rate({selector}[{window:g}s])" for selector in selectors)
+    inner = f"sum by (le) ({rates})"
     found = client.query_range(
         f"histogram_quantile({QUANTILES[part]}, {inner})", start_s=start_s, end_s=end_s, step_s=step
     )
@@ -154,32 +152,3 @@ def _percentile(
         notes=found.notes,
         partial=found.partial,
     )
-
-
-def _unnamed(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(item for item in labels.items() if item[0] != "__name__"))
-
-
-def rates(found: Result, stamps: Result, *, by: Sequence[str], longest_gap_s: float) -> list[Series]:
-    """Counter series as rates between the samples behind neighbouring points, summed over what ``by`` does
-    not name.
-
-    ``stamps`` holds the time of the sample behind each point: a point that repeats a sample gives no rate.
-    A fall is a restart and counts from zero; a gap in the samples gives a gap in the rate, not a spike.
-    """
-    times = {_unnamed(s.labels): dict(s.points) for s in stamps.series}
-    totals: dict[tuple[tuple[str, str], ...], dict[float, float]] = {}
-    for one in found.series:
-        stamp = times.get(_unnamed(one.labels), {})
-        key = tuple((name, one.labels[name]) for name in by if name and one.labels.get(name))
-        points = totals.setdefault(key, {})
-        before: tuple[float, float] | None = None
-        for when, value in one.points:
-            at = stamp.get(when)
-            if at is None or (before is not None and at <= before[0]):
-                continue
-            if before is not None and at - before[0] <= longest_gap_s:
-                rise = value - before[1] if value >= before[1] else value
-                points[when] = points.get(when, 0.0) + rise / (at - before[0])
-            before = (at, value)
-    return [Series(labels=dict(key), points=tuple(sorted(points.items()))) for key, points in totals.items()]
