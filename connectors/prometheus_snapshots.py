@@ -59,8 +59,9 @@ def _pages(series: Iterable[Series]) -> dict[str, dict[float, list[Sample]]]:
     """Place -> time -> the samples stored there."""
     out: dict[str, dict[float, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
-        labels = {k: v for k, v in one.labels.items() if k not in ("__name__", *PLACE_LABELS, "job")}
-        pages = out[place(one.labels)]
+        chosen = next((name for name in PLACE_LABELS if one.labels.get(name)), "")
+        labels = {k: v for k, v in one.labels.items() if k not in ("__name__", "job", chosen)}
+        pages = out[one.labels.get(chosen, "")]
         for when, value in one.points:
             pages[when].append(Sample(one.name, labels, value, None, None))
     return out
@@ -95,12 +96,16 @@ def timelines(
     ups: Mapping[str, float],
     now_s: float,
     limits: Limits | None = None,
+    depth: int | None = None,
 ) -> dict[str, list[TargetSnapshot]]:
-    """Place -> its scrapes, oldest first. Only times at which an engine was read count as scrapes."""
+    """Place -> its scrapes, oldest first, the newest ``depth`` of them. Only times with an engine count."""
     out: dict[str, list[TargetSnapshot]] = {}
     for where, pages in sorted(_pages(s for s in result.series if s.name != "up").items()):
-        snapshots = []
-        for when, samples in sorted(pages.items()):
+        snapshots: list[TargetSnapshot] = []
+        interval = _interval(list(pages))
+        for when, samples in sorted(pages.items(), reverse=True):
+            if depth is not None and len(snapshots) >= depth:
+                break
             found = read(samples, time_s=when, limits=limits)
             if found.engines or found.shared:
                 state = State.PARTIAL if result.partial else State.OK
@@ -116,7 +121,7 @@ def timelines(
                     )
                 )
         if snapshots:
-            out[where] = _aged(snapshots, up=ups.get(where), now_s=now_s)
+            out[where] = _aged(snapshots[::-1], up=ups.get(where), now_s=now_s, interval=interval)
     for where, up in ups.items():
         if where not in out and up == 0:
             reason = "target down: up is 0 and no sample is stored"
@@ -124,10 +129,11 @@ def timelines(
     return out
 
 
-def _aged(snapshots: list[TargetSnapshot], *, up: float | None, now_s: float) -> list[TargetSnapshot]:
+def _aged(
+    snapshots: list[TargetSnapshot], *, up: float | None, now_s: float, interval: float | None
+) -> list[TargetSnapshot]:
     newest = snapshots[-1]
     age = now_s - newest.time_s
-    interval = _interval([s.time_s for s in snapshots])
     limit = max(STALE_AT_LEAST_S, STALE_INTERVALS * (interval or 0.0))
     if up == 0:
         reason = f"target down: up is 0, last sample {age:.0f} s old" if age >= 1 else "target down: up is 0"
@@ -145,14 +151,18 @@ def recent(
     client: PrometheusClient | None = None,
     seconds: float = LOOKBACK_S,
     now_s: float | None = None,
+    depth: int | None = None,
 ) -> tuple[dict[str, list[TargetSnapshot]], tuple[str, ...]]:
-    """The scrapes of the last ``seconds`` per place, and what the server said. Raises ConnectorError."""
+    """The scrapes of the last ``seconds`` per place (the newest ``depth`` of them), and what the server said.
+
+    Raises ConnectorError.
+    """
     client = client or PrometheusClient(target)
     now = time.time() if now_s is None else now_s
     found = client.query(raw_selector(target.selector, seconds=seconds), time_s=now_s)
     extra = matchers(target.selector)
     ups = _ups(client.query(f"up{{{extra}}}", time_s=now_s).series)
-    lines = timelines(found, ups=ups, now_s=now, limits=target.limits)
+    lines = timelines(found, ups=ups, now_s=now, limits=target.limits, depth=depth)
     if not any(s.engines or s.shared for snapshots in lines.values() for s in snapshots):
         raise NotMetrics("the server stores no recent sample of a known engine for this selector")
     return lines, found.notes
@@ -195,7 +205,7 @@ def instant_snapshot(
 ) -> TargetSnapshot:
     """Every engine behind a selector at its newest stored scrape. Raises ConnectorError."""
     started = steady()
-    lines, notes = recent(target)
+    lines, notes = recent(target, depth=1)
     found = combined(target.name, lines, time_s=wall(), notes=notes)
     return replace(found, scrape_s=steady() - started)
 

@@ -7,9 +7,7 @@ import socket
 import time
 from urllib.parse import parse_qs, urlsplit
 
-from tests.connectors import metrics_files
 import pytest
-from tests.connectors.fault_server import http, serving
 
 from capacity.telemetry import State
 from connectors.addresses import metrics_url
@@ -26,6 +24,8 @@ from connectors.prometheus_history import history, window_for
 from connectors.prometheus_snapshots import answer_timelines, combined, recent
 from connectors.report import pool_report
 from connectors.targets import Target
+from tests.connectors import metrics_files
+from tests.connectors.fault_server import http, serving
 
 
 def vector(*series: tuple[dict[str, str], float, str], **extra: object) -> bytes:
@@ -177,3 +177,15 @@ def test_a_slow_server_does_not_hang() -> None:
         with pytest.raises(ConnectorError, match="no whole answer within 5 s"):
             recent(Target(name="x", url=f"http://127.0.0.1:{server.port}"))
         assert time.monotonic() - started <= 5.0
+
+
+def test_replicas_behind_one_instance_stay_apart() -> None:
+    """A metrics agent of Ray exports several replicas under one instance."""
+    series = [
+        ({**running("node:8080"), "ReplicaId": replica}, 100.0, value)
+        for replica, value in (("r1", "3"), ("r2", "4"))
+    ]
+    lines, _ = answer_timelines(vector(*series))
+    found = pool_report("x", lines)
+    assert found.signals["running"].by_engine == {"r1": 3, "r2": 4}
+    assert combined("x", lines, time_s=100).engines[0].value("running").value == 3
