@@ -47,10 +47,9 @@ def parse_trace(text: str) -> Requests:
 
     Raises CapacityError that names the line and what was expected.
 
-    >>> trace =
-    parse_trace("arrival_s,prompt_tokens,output_tokens\\n1796100000.0,300,100\\n1796100000.5,500,80\\n")
+    >>> trace = parse_trace("arrival_s,prompt_tokens,output_tokens\\n1796100000,300,9\\n1796100002,5,80\\n")
     >>> trace.arrival_s.tolist(), trace.notes
-    ([0.0, 0.5], ('arrival times are absolute and were rebased to the first arrival',))
+    ([0.0, 2.0], ('arrival times are absolute and were rebased to the first arrival',))
     """
     body = text.lstrip("\ufeff \r\n\t")
     if not body:

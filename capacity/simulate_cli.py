@@ -29,6 +29,7 @@ from capacity.workload import Requests
 ASSUMED_BLOCK_BYTES = 2 << 20
 ASSUMED_LINK_BYTES_PER_S = 25e9
 ASSUMED_HOST_FACTOR = 1
+MOST_LOGGED = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +136,12 @@ def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed:
             f"swap is not given: assumed {tier.host_blocks:,} host blocks (as many as the pool) and "
             f"{tier.block_s * 1e6:.0f} us per block each way (2 MiB over 25 GB/s)"
         )
-    policies = keys.policies(values.get("admission"))
-    del policies
+    keys.policies(values.get("admission"))  # checked now, made anew for each run
+    if values.get("events") and len(requests) > MOST_LOGGED:
+        raise CapacityError(
+            f"events are logged for at most {MOST_LOGGED:,} requests; the run has {len(requests):,}",
+            field="events",
+        )
     return Prepared(
         engine=engine,
         requests=requests,
@@ -284,6 +289,7 @@ def _cut(found: Requests, extra: Mapping[str, Any]) -> Requests:
         output_tokens=found.output_tokens[:count],
         priority=found.priority[:count],
         prefixes=None if found.prefixes is None else found.prefixes[:count],
+        sessions=None if found.sessions is None else found.sessions[:count],
     )
 
 

@@ -27,7 +27,8 @@ class Requests:
     """Requests in order of arrival: seconds from the first instant, tokens, vLLM priority (lower goes first).
 
     ``prefixes[i]`` is the tuple of prefix keys of request i, each standing for ``prefix_key_tokens`` tokens;
-    ``prefixes`` None = nothing is shared. ``notes`` say what was changed on the way in.
+    ``prefixes`` None = nothing is shared. ``deadline_s``: seconds after arrival at which the client hangs up (inf: never).
+    ``notes`` say what was changed on the way in.
     """
 
     arrival_s: np.ndarray
@@ -37,6 +38,7 @@ class Requests:
     prefixes: tuple[tuple[object, ...] | None, ...] | None = None
     prefix_key_tokens: int = 16
     sessions: np.ndarray | None = None
+    deadline_s: np.ndarray | None = None
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -53,6 +55,7 @@ class Requests:
         prefixes: Sequence[tuple[object, ...] | None] | None = None,
         prefix_key_tokens: int = 16,
         sessions: Sequence[int] | np.ndarray | None = None,
+        deadline_s: Sequence[float] | np.ndarray | None = None,
         notes: Sequence[str] = (),
     ) -> Requests:
         """Requests from columns; sorts them by arrival (stable) and says so when it had to."""
@@ -73,12 +76,14 @@ class Requests:
                 raise CapacityError(f"{name} has {worst:,}; expected 0 to {MAX_TOKENS:,} tokens", field=name)
         shared = list(prefixes) if prefixes is not None else None
         visitors = None if sessions is None else np.asarray(sessions, np.int64)
+        limits = None if deadline_s is None else np.asarray(deadline_s, float)
         if len(arrival) > 1 and (np.diff(arrival) < 0).any():
             order = np.argsort(arrival, kind="stable")
             arrival = arrival[order]
             columns = [column[order] for column in columns]
             shared = [shared[i] for i in order] if shared is not None else None
             visitors = visitors[order] if visitors is not None else None
+            limits = limits[order] if limits is not None else None
             said.append("arrivals were not in order of time and have been sorted")
         return cls(
             arrival_s=arrival,
@@ -88,6 +93,7 @@ class Requests:
             prefixes=tuple(shared) if shared is not None else None,
             prefix_key_tokens=prefix_key_tokens,
             sessions=visitors,
+            deadline_s=limits,
             notes=tuple(said),
         )
 

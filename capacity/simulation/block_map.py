@@ -59,6 +59,8 @@ def block_map(run: Run, at_s: float, *, replica: int = 0) -> BlockMap:
             _, request, enters = moments[position]
             if enters:
                 alive.append(request)
+                known = pool.cached(_names(run, request, int(run.requests.prompt_tokens[request]) - 1, size))
+                pool.share(request, known)
             elif request in alive:
                 alive.remove(request)
                 pool.release(request)
@@ -67,6 +69,7 @@ def block_map(run: Run, at_s: float, *, replica: int = 0) -> BlockMap:
             tokens = _tokens(run, request, tick, replica)
             missing = pool.need(request, tokens)
             pool.grow(request, tokens if missing <= pool.free_blocks else _held(pool, request) * size)
+            pool.name(request, _names(run, request, tokens, size))
     owner = [-1] * pool.num_blocks
     for holder, table in pool.tables.items():
         for block in table:
@@ -78,6 +81,16 @@ def block_map(run: Run, at_s: float, *, replica: int = 0) -> BlockMap:
 
 def _held(pool: BlockPool, request: int) -> int:
     return len(pool.tables.get(request, ()))
+
+
+def _names(run: Run, request: int, tokens: int, size: int) -> list[tuple[object, int]]:
+    """Names of the whole blocks of the request's shareable start."""
+    prefixes, per_key = run.requests.prefixes, run.requests.prefix_key_tokens
+    keys = prefixes[request] if prefixes is not None else None
+    if not keys:
+        return []
+    last = min(tokens, len(keys) * per_key) // size
+    return [(keys[min(index * size // per_key, len(keys) - 1)], index) for index in range(last)]
 
 
 def _moments(run: Run, replica: int) -> list[tuple[int, int, bool]]:

@@ -91,6 +91,7 @@ class Replica:
         self.extra_ticks = 0
         self.last_decode_end = now
         self.fresh: list[tuple[int, int]] = []
+        self.idle_since: int | None = None
 
     # -- the outside ---------------------------------------------------------------------------------------------
 
@@ -242,6 +243,11 @@ class Replica:
             if self.passes_over:
                 meter.passed_over_ticks += ticks
         timeline = meter.timeline
+        if self.idle_since is not None:
+            if now - self.idle_since >= timeline.interval:
+                self.note_idle(self.idle_since)
+                self.note_idle(now)
+            self.idle_since = None
         if now >= timeline.next:
             timeline.add(
                 (
@@ -303,6 +309,26 @@ class Replica:
             self._end_chunks(now)
         if self.leaving:
             moves.leave_early(self)
+        if not self.running and not self.waiting.count:
+            self.idle_since = now
+
+    def note_idle(self, at: int) -> None:
+        """A row of the timeline for an engine with nothing to do."""
+        meter = self.meter
+        meter.timeline.add(
+            (
+                at,
+                0,
+                0,
+                0,
+                meter.admitted,
+                meter.finished,
+                meter.rejected,
+                meter.preemptions,
+                meter.prompt_tokens,
+                meter.output_tokens,
+            )
+        )
 
     def _gaps(self, now: int, steps: int, decoding: int, held: int) -> None:
         """Times between tokens of the stretch that ends at ``now``."""

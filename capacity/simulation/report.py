@@ -134,6 +134,7 @@ def report(
     for meter in meters:
         gaps.merge(meter.gaps)
     result: dict[str, Any] = {
+        "status": _status(run, table),
         "requests": _requests(run, table),
         "ttft_s": spread(table.ttft_s[kept]),
         "itl_s": {
@@ -184,6 +185,15 @@ def report(
     if gantt:
         result["gantt"] = _gantt(run, table)
     return result
+
+
+def _status(run: Run, table: Table) -> str:
+    """ "ok", or what a script must not take for success: "cancelled", "nothing_finished", "cut" (at until_s)."""
+    if run.cancelled:
+        return "cancelled"
+    if not table.finished.any():
+        return "nothing_finished"
+    return "cut" if (table.arrived & (table.outcome == UNSEEN)).any() else "ok"
 
 
 def _meets(table: Table, slo: Slo) -> np.ndarray:

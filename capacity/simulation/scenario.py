@@ -179,7 +179,7 @@ def step_time(given: Any) -> StepTime:
     found = build(StepTime, given, "step_time")
     if found.is_zero:
         raise CapacityError(
-            "step_time lets some steps take no time; give fixed_s, or both per_prefill_token_s and per_decode_token_s",
+            "step_time is zero in every term; give fixed_s, or seconds per prompt token and per decoding request",
             field="step_time",
         )
     return found

@@ -90,6 +90,7 @@ class Simulation:
             self.client.timeout_s is not None
             or self.client.patience_s is not None
             or bool(self.fleet.failures)
+            or requests.deadline_s is not None
         )
         self.arrival_s = np.array(requests.arrival_s, dtype=float)
         self.first_ticks = to_ticks(float(self.arrival_s[0])) if len(requests) else 0
@@ -113,6 +114,8 @@ class Simulation:
         now = max([engine.now for engine in self.engines], default=0)
         for engine in self.engines:
             engine.rules.close(engine)
+            if engine.idle:
+                engine.note_idle(engine.now)
         return Run(
             requests=self.requests,
             record=self.record,
@@ -296,6 +299,10 @@ class Simulation:
                 self._push(now + to_ticks(client.timeout_s), "timeout", (live, "timeout"))
             if client.patience_s is not None:
                 self._push(now + to_ticks(client.patience_s), "timeout", (live, "impatient"))
+            if self.requests.deadline_s is not None:
+                limit = float(self.requests.deadline_s[live.id])
+                if np.isfinite(limit):
+                    self._push(now + to_ticks(limit), "timeout", (live, "deadline"))
 
     def _refuse(self, live: Live, refusal: Refusal, now: int) -> None:
         self.refusals[refusal.reason] = self.refusals.get(refusal.reason, 0) + 1
@@ -330,7 +337,7 @@ class Simulation:
         engine = self.where.pop((live.id, live.attempt), None)
         if engine is None:
             return
-        if self.client.retry_on_timeout:
+        if self.client.retry_on_timeout and why != "deadline":
             self._comes_back(live, None, now)
         engine.abort(live, now, why)
 

@@ -95,11 +95,16 @@ class StepTime:
 
     @property
     def is_zero(self) -> bool:
-        """True when some step would take no time at all."""
-        return (
-            self.fixed_s == 0
-            and self.host_s == 0
-            and (self.per_prefill_token_s == 0 or self.per_decode_token_s == 0)
+        """True when no step takes any time."""
+        return not any(
+            (
+                self.fixed_s,
+                self.per_prefill_token_s,
+                self.per_decode_token_s,
+                self.per_context_token_s,
+                self.per_prefill_context_token_s,
+                self.host_s,
+            )
         )
 
     @property

@@ -47,6 +47,7 @@ _REQUEST = (
     "prefix_id",
     "prefix_tokens",
     "session",
+    "deadline_s",
 )
 
 
@@ -249,6 +250,7 @@ def _listed(given: Any) -> Requests:
     priority: list[int] = []
     prefixes: list[tuple[object, ...] | None] = []
     sessions: list[int] = []
+    deadlines: list[float] = []
     shared = {0}
     for index, item in enumerate(given):
         where = f"workload.requests[{index}]"
@@ -266,6 +268,10 @@ def _listed(given: Any) -> Requests:
             keys.number(0 if rank is None else rank, f"{where}.priority", whole=True, low=-1e9, high=1e9)
         )
         sessions.append(keys.number(values.get("session", 0), f"{where}.session", whole=True))
+        limit = keys.number(
+            values.get("deadline_s"), f"{where}.deadline_s", low=1e-9, high=1e9, optional=True
+        )
+        deadlines.append(float("inf") if limit is None else limit)
         if values.get("prefix_id") is None:
             prefixes.append(None)
         else:
@@ -286,6 +292,7 @@ def _listed(given: Any) -> Requests:
         prefixes=prefixes if len(shared) > 1 else None,
         prefix_key_tokens=max(shared) or 16,
         sessions=sessions,
+        deadline_s=deadlines if min(deadlines) < float("inf") else None,
     )
     first = float(found.arrival_s[0])
     if first < 0 or first > 1e7:

@@ -1,0 +1,100 @@
+"""Sweeps, cancelling, the timeline, and what a run says about itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capacity.errors import CapacityError
+from capacity.simulate_cli import prepare, run_simulate, simulate
+from capacity.simulation.block_map import block_map
+from capacity.simulation.presets import preset
+from capacity.simulation.sweep import knee, sweep_rates
+
+CHAT: dict[str, Any] = {
+    "num_blocks": 1500,
+    "step_time": {"fixed_s": 0.01, "per_prefill_token_s": 2e-5, "per_decode_token_s": 1e-4},
+    "slo": {"ttft_s": 1.0, "tpot_s": 0.05},
+    "workload": {
+        "arrival": {"process": "poisson", "rate_rps": 4},
+        "prompt_tokens": 300,
+        "output_tokens": 200,
+        "num_requests": 400,
+    },
+}
+
+
+def test_the_knee_lies_between_idle_and_overload() -> None:
+    points = sweep_rates(CHAT, [0.5, 1, 2, 4, 8, 16])
+    found = knee(points)
+    assert found is not None
+    assert 2 <= found.rate_rps < 64
+    assert points[0].ttft_p99_s is not None and points[-1].ttft_p99_s is not None
+    assert points[0].ttft_p99_s < points[-1].ttft_p99_s
+    assert points[-1].goodput_rps is not None and found.goodput_rps is not None
+    assert points[-1].goodput_rps < found.goodput_rps
+
+
+def test_a_sweep_can_be_stopped() -> None:
+    assert len(sweep_rates(CHAT, [1, 2, 4], progress=lambda share: share < 0.5)) == 2
+    loop = {**CHAT, "workload": {**CHAT["workload"], "arrival": {"process": "closed_loop", "users": 3}}}
+    with pytest.raises(CapacityError, match="no arrival rate to sweep"):
+        sweep_rates(loop, [1])
+
+
+def test_a_cancelled_run_says_so() -> None:
+    big = {**CHAT, "workload": {**CHAT["workload"], "num_requests": 60_000}}
+    answer = run_simulate(big, progress=lambda share: share < 0.4)
+    assert answer["status"] == "cancelled"
+    assert answer["requests"]["arrived"] < 60_000
+    assert answer["warnings"][0].startswith("cancelled")
+
+
+def test_a_cut_run_counts_what_is_still_inside() -> None:
+    answer = run_simulate({**CHAT, "until_s": 20.0})
+    counts = answer["requests"]
+    assert answer["status"] == "cut"
+    assert counts["in_flight_at_end"] > 0
+    assert counts["arrived"] == counts["finished"] + counts["in_flight_at_end"] < 400
+
+
+def test_timeline_returns_to_zero_between_bursts() -> None:
+    requests = [{"arrival_s": at, "prompt_tokens": 100, "output_tokens": 50} for at in (0, 0, 100, 100)]
+    answer = run_simulate({**CHAT, "workload": {"requests": requests}, "timeline": True})
+    line = answer["timeline"][0]
+    idle = [at for at, running in zip(line["t_s"], line["running"], strict=True) if running == 0]
+    assert any(0 < at < 2 for at in idle) and any(at >= 100 for at in idle)
+    assert line["t_s"] == sorted(line["t_s"])
+    assert line["finished"][-1] == 4
+
+
+def test_warm_up_is_left_out() -> None:
+    whole, cut = run_simulate(CHAT), run_simulate({**CHAT, "warmup_s": 30.0})
+    assert cut["ttft_s"]["count"] < whole["ttft_s"]["count"]
+    assert cut["requests"] == whole["requests"]
+
+
+def test_confidence_interval_covers_the_mean_of_a_long_run() -> None:
+    long = run_simulate({**CHAT, "workload": {**CHAT["workload"], "num_requests": 20_000}})
+    short = run_simulate(CHAT, seed=5)
+    half = short["confidence"]["e2e_s"]["half_width"]
+    assert half is not None
+    assert abs(short["e2e_s"]["mean"] - long["e2e_s"]["mean"]) < 3 * half
+
+
+def test_block_map_shows_shared_blocks() -> None:
+    shared = {"prefix_id": "system", "prefix_tokens": 128}
+    requests = [{"arrival_s": i, "prompt_tokens": 200, "output_tokens": 300, **shared} for i in range(3)]
+    run = simulate(prepare({**CHAT, "workload": {"requests": requests}}), log=True)
+    picture = block_map(run, 2.5)
+    assert sum(count == 3 for count in picture.readers) == 8
+    assert picture.used < 3 * 13 + 20
+
+
+def test_retry_storm_preset_is_worse_without_a_gate() -> None:
+    storm = preset("retry_storm")
+    gated = run_simulate({**storm, "admission": [{"policy": "block_gate"}]}, seed=1)
+    plain = run_simulate(storm, seed=1)
+    assert gated["goodput_rps"] > 1.3 * plain["goodput_rps"]
+    assert gated["aborted_tokens"]["computed"] < plain["aborted_tokens"]["computed"]
