@@ -32,7 +32,7 @@ class EngineConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_num_queued_reqs: int = 400
-    base_rate_rps: float = 2.6
+    base_rate_rps: float = 2.2
     step_base_s: float = 0.020
     step_per_seq_s: float = 0.00012
     step_per_prefill_token_s: float = 0.00011

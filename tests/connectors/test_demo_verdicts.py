@@ -75,6 +75,8 @@ def test_calm_is_never_an_alarm() -> None:
         ("idle", {"idle"}, 120),
         ("ramp", {"KV-bound", "preempting"}, 240),
         ("preemption-storm", {"preempting"}, 120),
+        ("prefill-bound", {"prefill-bound"}, 120),
+        ("seat-bound", {"seat-bound"}, 60),
         ("stall", {"stalled"}, 4 + 5 * STEP_S),
         ("restart", {"restarting"}, 3 + 12 + 3 * STEP_S),
         ("hot-replica", {"imbalanced"}, 90),
