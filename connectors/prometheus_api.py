@@ -195,11 +195,11 @@ def explain(kind: str, error: str) -> str:
 
 def _series(kind: str, one: Mapping[str, Any]) -> Series:
     raw = [one["value"]] if kind == "vector" else one.get("values", [])
-    points = [(float(t), float(v)) for t, v in raw]
-    return Series(
-        labels={str(k): str(v) for k, v in one["metric"].items()},
-        points=tuple(p for p in points if not math.isnan(p[1])),
-    )
+    points = [(float(t), value) for t, v in raw if not math.isnan(value := float(v))]
+    labels = one["metric"]
+    if not all(isinstance(v, str) for v in labels.values()):
+        raise ValueError("a label is no text")
+    return Series(labels=labels, points=tuple(points))
 
 
 def once(series: Sequence[Series]) -> tuple[list[Series], list[str]]:
@@ -208,6 +208,8 @@ def once(series: Sequence[Series]) -> tuple[list[Series], list[str]]:
     Of each pair the copy with the newest, then the most, points is kept; for equal ones the larger last
     value.
     """
+    if not any(name in one.labels for one in series for name in REPLICA_LABELS):
+        return list(series), []
     groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
     for one in series:
         kept = tuple(sorted(item for item in one.labels.items() if item[0] not in REPLICA_LABELS))
