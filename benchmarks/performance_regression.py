@@ -56,7 +56,7 @@ FIRST_PRIOR = {
     "prefill_matmul": 2.0,
     "prefill_attention": 2.0,
     "layers": 2e-4,
-    "step": 1.0,
+    "busy_step": 1.0,
     "queue_prefill": 0.1,
     "tokens": 5e-6,
     "constant": 1e-2,
@@ -64,6 +64,7 @@ FIRST_PRIOR = {
 PRIORS = {"step": STEP_PRIOR, "first_token": FIRST_PRIOR}
 GLOBAL_SD = 0.7
 LEVEL_SD = {"step": 0.08, "first_token": 0.1}
+RELEASE_SD = 0.25  # releases differ by 4 % in the middle and by half in the tail
 ROBUST = {"step": 0.06, "first_token": 0.12}
 
 
@@ -84,11 +85,14 @@ class Table:
     textbook_s: Array
     moe: NDArray[np.bool_]
     limited: NDArray[np.bool_]
+    batch: Array
 
 
 def build_table(chosen: Sequence[Point]) -> Table:
     """Terms of each point through the code that the product runs."""
-    step, first, bounds, floors, textbook, shapes, precisions, gpus, moe, limited = ([] for _ in range(10))
+    step, first, bounds, floors, textbook, shapes, precisions, gpus, moe, limited, batch = (
+        [] for _ in range(11)
+    )
     auto = resolve_kv_format("auto")
     for point in chosen:
         spec, gpu = model_spec(point.model), find_gpu(point.gpu)
@@ -102,6 +106,7 @@ def build_table(chosen: Sequence[Point]) -> Table:
         prompt = np.array([point.prompt_tokens])
         running = min(point.concurrency, generous_limit(point))
         limited.append(running < point.concurrency)
+        batch.append(max(running / point.data, 1.0))
         terms = step_terms(
             work,
             devices([gpu]),
@@ -150,6 +155,7 @@ def build_table(chosen: Sequence[Point]) -> Table:
         textbook_s=np.array(textbook),
         moe=np.array(moe),
         limited=np.array(limited),
+        batch=np.array(batch),
     )
 
 
@@ -237,7 +243,12 @@ def fit(table: Table, quantity: str, train: NDArray[np.bool_]) -> Fitted:
         key = table.keys[level][train]
         usable = np.array([not k.endswith("|") for k in key])
         names, offsets = fit_level(
-            parts[usable], target[usable], key[usable], masks, LEVEL_SD[quantity], ROBUST[quantity]
+            parts[usable],
+            target[usable],
+            key[usable],
+            masks,
+            RELEASE_SD if level == "release" else LEVEL_SD[quantity],
+            ROBUST[quantity],
         )
         levels[level] = dict(zip(names.tolist(), offsets, strict=True))
         parts = parts * np.exp(
@@ -277,7 +288,9 @@ def fit_both(table: Table, train: NDArray[np.bool_]) -> dict[str, Fitted]:
 
 def set_step(table: Table, step_s: Array) -> None:
     """Puts predicted step times into the first-token terms."""
-    table.terms["first_token"][:, list(QUANTITIES["first_token"]).index("step")] = step_s
+    table.terms["first_token"][:, list(QUANTITIES["first_token"]).index("busy_step")] = step_s * (
+        1.0 - 1.0 / table.batch
+    )
 
 
 def cross_validate(table: Table, fold: NDArray[np.int64]) -> dict[str, Array]:

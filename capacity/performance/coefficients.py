@@ -72,12 +72,12 @@ def model_shape(work: StepWork) -> str:
 
 
 def release_key(text: str | None) -> str:
-    """The part of a release under which coefficients are kept: 0.19.0, 1.2.0rc6; "" when unknown.
+    """The part of a release under which coefficients are kept: 0.19.0, 1.2.0rc6.post3; "" when unknown.
 
     >>> release_key("0.20.1+transformers-5.8.1"), release_key("1.2.0rc6.post3"), release_key("nightly-dev"), release_key(None)
-    ('0.20.1', '1.2.0rc6', '', '')
+    ('0.20.1', '1.2.0rc6.post3', '', '')
     """
-    match = re.match(r"v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?)", (text or "").strip())
+    match = re.match(r"v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.post\d+)?)", (text or "").strip())
     return match[1] if match else ""
 
 

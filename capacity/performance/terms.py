@@ -38,7 +38,7 @@ FIRST_TERMS = {
     "prefill_matmul": "load",
     "prefill_attention": "load",
     "layers": "fixed",
-    "step": "memory",
+    "busy_step": "memory",
     "queue_prefill": "queue",
     "tokens": "load",
     "constant": "fixed",
@@ -175,7 +175,7 @@ def step_terms(
 def first_token_terms(terms: StepTerms, step_s: Array, *, prompt_tokens: Array) -> Array:
     """(term, devices, points): what the first token waits for, in the order of FIRST_TERMS.
 
-    A new request waits for the step in flight, for prompts ahead of it, and for its own prefill.
+    A new request waits for steps in flight when it is not alone, for prompts ahead of it, and for its own prefill.
     """
     grid = np.broadcast_shapes(terms.floor_s.shape, np.shape(step_s))
     values = np.empty((len(FIRST_TERMS), *grid))
@@ -183,7 +183,7 @@ def first_token_terms(terms: StepTerms, step_s: Array, *, prompt_tokens: Array) 
     values[0] = terms.prefill_matmul
     values[1] = terms.prefill_attention
     values[2] = terms.work.layers
-    values[3] = step_s
+    values[3] = step_s * (1.0 - 1.0 / terms.batch)
     values[4] = own * np.maximum(terms.batch - 1.0, 0.0)
     values[5] = prompt_tokens
     values[6] = 1.0
