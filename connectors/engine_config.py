@@ -63,8 +63,9 @@ def engine_config(
         for one in series
         if one[0] == ""
     ]
-    labels: Mapping[str, str] = infos[0][1] if infos else {}
-    metric = infos[0][3] if infos else ""
+    infos.sort(key=lambda one: _number(one[1], "num_gpu_blocks") is not None)
+    labels: Mapping[str, str] = infos[-1][1] if infos else {}
+    metric = infos[-1][3] if infos else ""
     blocks = _label_value(_number(labels, "num_gpu_blocks"), "num_gpu_blocks", metric) if infos else UNSET
     size = _label_value(_number(labels, "block_size"), "block_size", metric) if infos else UNSET
     blocks = _gauge(readings, "num_blocks") or blocks

@@ -41,6 +41,7 @@ class _Group:
 
     key: Key
     rows: dict[int, list[Series]] = field(default_factory=lambda: defaultdict(list))
+    sampled_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ def _grouped(samples: Iterable[Sample]) -> tuple[dict[Key, _Group], dict[int, li
                 if group is None:
                     group = groups[key] = _Group(key)
                 group.rows[row.order].append(series)
+                if sample.timestamp is not None:
+                    group.sampled_s = max(group.sampled_s or 0.0, float(sample.timestamp))
             else:
                 others[row.order].append(series)
     return groups, others, met
@@ -138,7 +141,7 @@ def _split_by_model(group: _Group, met: Mapping[int, Row]) -> list[tuple[str | N
         return [(next(iter(names), _any_model(group)), group)]
     out: list[tuple[str | None, _Group]] = []
     for name in names:
-        part = _Group(group.key)
+        part = _Group(group.key, sampled_s=group.sampled_s)
         for order, series in group.rows.items():
             kept = [s for s in series if s[1].get("model_name", name) == name]
             if kept:
@@ -247,6 +250,7 @@ def read(
                 release=release.text,
                 time_s=time_s,
                 monotonic_s=monotonic_s,
+                sampled_s=group.sampled_s,
                 started_at_s=min(created) if created else process_start,
                 readings=readings,
                 config=engine_config(group.rows, met, readings, limits=limits),

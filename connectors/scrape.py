@@ -16,11 +16,13 @@ from connectors import exposition, vocabulary
 from connectors.engine_config import Limits
 from connectors.errors import BadTarget, ConnectorError, NotMetrics, TooLarge
 from connectors.http import HttpClient
-from connectors.prometheus_snapshots import answer_timelines, instant_snapshot
+from connectors.prometheus_snapshots import answer_timelines, instant_snapshot, stale
 from connectors.reading import read
+from connectors.recordings import CSV_START, table_snapshots
 from connectors.targets import Target
 
 FILE_CAP_BYTES = 64_000_000
+STALE_AFTER_S = 60.0
 
 
 def snapshot_of(
@@ -75,7 +77,7 @@ def scrape(
         return instant_snapshot(target, wall=wall, steady=steady)
     client = client or client_for(target)
     answer = client.get(target.url)
-    return snapshot_of(
+    found = snapshot_of(
         answer.body,
         content_type=answer.content_type,
         target=target.name,
@@ -86,6 +88,21 @@ def scrape(
         limits=target.limits,
         notes=answer.notes,
     )
+    return _dated(found)
+
+
+def _dated(found: TargetSnapshot) -> TargetSnapshot:
+    """Engines whose samples carry old time stamps of their own (a federation, a gateway) are marked as
+    stale.
+    """
+    engines = []
+    for engine in found.engines:
+        age = None if engine.sampled_s is None else found.time_s - engine.sampled_s
+        if age is not None and age > STALE_AFTER_S:
+            reason = f"stale: the page dates its samples {age:.0f} s ago"
+            engine = stale(engine, reason, reachable=True)
+        engines.append(engine)
+    return replace(found, engines=tuple(engines))
 
 
 def client_for(target: Target) -> HttpClient:
@@ -108,7 +125,8 @@ def observe(
 
 
 def read_file(path: Path, *, limits: Limits | None = None) -> dict[str, list[TargetSnapshot]]:
-    """Target -> snapshots of a recorded page (plain or gzip) or a recorded answer of a Prometheus query API.
+    """Target -> snapshots of a recorded page (plain or gzip) or a recorded answer of a Prometheus query API,
+    or a table of samples (``t_s`` and a column per metric).
 
     Raises ConnectorError.
     """
@@ -123,6 +141,8 @@ def read_file(path: Path, *, limits: Limits | None = None) -> dict[str, list[Tar
     if body.startswith(exposition.GZIP_MAGIC):
         body = exposition.gunzip(body, cap_bytes=FILE_CAP_BYTES)
     name = str(path)
+    if body.startswith(CSV_START):
+        return {name: table_snapshots(body, target=name, limits=limits)}
     if body.lstrip()[:1] == b"{" and b'"status"' in body[:200]:
         lines, notes = answer_timelines(body, limits=limits)
         found = {place or name: snapshots for place, snapshots in lines.items()}

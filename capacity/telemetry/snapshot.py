@@ -42,7 +42,8 @@ class EngineSnapshot:
     vocabulary that answered (``vllm``, ``sglang`` ...), ``release`` a range such as "0.20.2 to 0.23" or
     None where the names do not tell. ``time_s`` is the wall clock, ``monotonic_s`` the scraper's steady
     clock (None when read back from a file or database); ``started_at_s`` changes when the engine restarts.
-    ``reachable`` is False
+    ``sampled_s`` is
+    the newest time stamp that the page itself gives its samples (None: it gives none). ``reachable`` is False
     where the source knows that the engine is down and these are its last values. ``names`` are all model
     names seen (base, adapters).
     """
@@ -56,6 +57,7 @@ class EngineSnapshot:
     config: EngineConfig
     monotonic_s: float | None = None
     started_at_s: float | None = None
+    sampled_s: float | None = None
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     complete: bool = True

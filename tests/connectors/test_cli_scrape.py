@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.connectors import metrics_files
 import pytest
-from tests.connectors.fault_server import http, serving, text
 
 from connectors.__main__ import main
+from tests.connectors import metrics_files
+from tests.connectors.fault_server import http, serving, text
 
 SIGNALS = {
     "running", "waiting", "waiting_by_reason", "kv_usage", "kv_capacity_tokens", "num_blocks", "block_size",
@@ -179,3 +179,15 @@ def test_as_a_process() -> None:
     )
     assert done.returncode == 0 and done.stderr == ""
     assert [e["engine"] for e in json.loads(done.stdout)["engines"]] == ["0", "1", "2", "3"]
+
+
+def test_tables_of_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found, _ = run(capsys, str(metrics_files.path("samples_scrape_gap.csv")))
+    assert status == 0
+    rate = found["pool"]["signals"]["generation_tokens_per_s"]
+    assert rate["value"] == pytest.approx(100) and rate["metric"] == "vllm:generation_tokens_total"
+    status, found, _ = run(capsys, str(metrics_files.path("samples_kv_growth.csv")))
+    assert status == 0
+    assert found["pool"]["signals"]["kv_usage"]["value"] == 0.932
+    assert found["pool"]["signals"]["running"]["value"] == 8
+    assert found["pool"]["verdict"]["name"] == "KV-bound"

@@ -11,10 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from tests.connectors import fault_server
-from tests.connectors import metrics_files
 import pytest
-from tests.connectors.fault_server import FaultServer, http, serving, text
 
 from capacity.telemetry import LATENCIES, State, TargetSnapshot
 from connectors.addresses import VISITOR
@@ -22,6 +19,8 @@ from connectors.http import Access, HttpClient
 from connectors.report import PoolReport, pool_report
 from connectors.scrape import observe
 from connectors.targets import Target
+from tests.connectors import fault_server, metrics_files
+from tests.connectors.fault_server import FaultServer, http, serving, text
 
 PAGE = metrics_files.page("v1_single_busy.prom")
 LOGIN = b"<!doctype html><html><head><title>Sign in</title></head><body>Please sign in</body></html>"
@@ -382,3 +381,16 @@ def test_localhost_is_tried_in_both_families() -> None:
     with serving(text(PAGE)) as server:
         snapshot = observe(Target(name="x", url=f"http://localhost:{server.port}/metrics"))
     assert snapshot.state is State.OK
+
+
+def test_old_time_stamps_on_the_page_are_stale() -> None:
+    now = time.time()
+    page = b"".join(
+        line + f" {int((now - 900) * 1000)}".encode() + b"\n"
+        for line in gauge_page("3", "0", "0.9").splitlines()
+    )
+    with serving(text(page)) as server:
+        found = report(look(server))
+    assert found.signals["kv_usage"].value == 0.9
+    assert found.signals["kv_usage"].state is State.STALE
+    assert found.verdict.name == "stale"

@@ -162,3 +162,12 @@ def test_every_row_has_a_source_and_a_known_kind() -> None:
         assert row.source and row.kind in kinds and row.combine in {"sum", "max", "first", "last"}
         assert bool(row.part) == row.kind.endswith("_by")
         assert row.first is None or row.last is None or row.first <= row.last
+
+
+def test_the_cache_config_that_knows_its_blocks_counts() -> None:
+    engine = one(
+        'vllm:num_requests_running 1\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n'
+    )
+    assert engine.config.num_blocks.value == 100
+    assert engine.config.kv_capacity_tokens.value == 1600
