@@ -18,7 +18,7 @@ def render() -> None:
     """The page."""
     st.set_page_config(page_title="Plan · Waterline")
     inputs = sidebar()
-    problem: str | None = st.session_state.get(PROBLEM)
+    problem: str | None = st.session_state.get(PROBLEM) if inputs.source == "Config" else None
     key: str | None = None
     found: Plan | None = None
     try:
@@ -38,9 +38,7 @@ def render() -> None:
             "Correct the input in the sidebar, or start from an example there.", icon=":material/arrow_back:"
         )
         return
-    if found is None:
-        st.caption(f"Last answer: {sections.name_of(shown)}. It does not hold for the inputs on the left.")
-    sections.answer_block(shown)
+    sections.answer_block(shown, stale=found is None)
     sections.details(shown)
 
 

@@ -276,7 +276,11 @@ def allocation(plan: Plan) -> Chart | None:
             font={"color": "#10161C"} if inside else {},
         )  # fmt: skip
     dress(figure, height=190)
-    figure.update_layout(barmode="stack", showlegend=True, legend={"orientation": "h", "y": 1.22, "x": 0})
+    figure.update_layout(
+        barmode="stack",
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.22, "x": 0, "traceorder": "normal"},
+    )
     figure.update_xaxes(title="tokens reserved for a mean request", tickformat=",")
     figure.update_yaxes(autorange="reversed")
     title = (
@@ -351,7 +355,11 @@ def weight_parts(plan: Plan) -> Chart:
         figure.add_bar(y=names, x=values, orientation="h", name=part, marker={"color": colour},
                        hovertemplate=f"%{{y}}: {part} %{{x:,.3f}} GiB<extra></extra>")  # fmt: skip
     dress(figure, height=110 + 30 * len(stages))
-    figure.update_layout(barmode="stack", showlegend=True, legend={"orientation": "h", "y": 1.3, "x": 0})
+    figure.update_layout(
+        barmode="stack",
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.3, "x": 0, "traceorder": "normal"},
+    )
     figure.update_xaxes(title="GiB")
     figure.update_yaxes(autorange="reversed")
     worst = plan.weights.worst

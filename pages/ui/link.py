@@ -47,4 +47,4 @@ def link(page_url: str, values: Mapping[str, str]) -> str:
     'http://localhost:8501/?plan_gpu=h100-sxm'
     """
     parts = urlsplit(page_url)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(dict(values)), ""))
+    return urlunsplit((parts.scheme, parts.netloc, parts.path or "/", urlencode(dict(values)), ""))

@@ -59,10 +59,15 @@ def model_source(control: Callable[[str], None]) -> None:
         key=CONFIG_TEXT,
         height=150,
         placeholder='{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, ...}',
+        on_change=_forget_problem,
         help="Paste the model's config.json. It stays in this session and, while short enough, in the link.",
         **kept,
     )
     control("accept_upper_bound")
+
+
+def _forget_problem() -> None:
+    st.session_state[PROBLEM] = None
 
 
 def _uploaded() -> None:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from capacity.answer import answer, verdict
 from capacity.explain import explain
-from capacity.export.serve_command import serve_command
+from capacity.export.serve_command import serve_command, serve_notes
 from capacity.plan import Plan
 from capacity.scenario import field_table
 from capacity.search import fixes
@@ -131,6 +131,8 @@ def problem(sentence: str, *, key: str | None, stale: bool) -> None:
     """What was wrong with the input and where it is; what was typed stays there."""
     field = field_table().get(key or "")
     where = f"{field.group.capitalize()}, {field.label}: " if field is not None else ""
+    if field is not None and field.label.lower() == field.group:
+        where = ""
     tail = " Nothing you entered is lost." + (" Below is the last answer." if stale else "")
     st.error(f"**Check the input.** {_plain(where + sentence)}{tail}", icon=":material/error:")
 
@@ -141,12 +143,20 @@ def _plain(text: str) -> str:
     return text
 
 
-def answer_block(plan: Plan) -> None:
-    """The verdict, at most five figures, the bill, and what to change when it does not fit."""
+def answer_block(plan: Plan, *, stale: bool) -> None:
+    """The verdict, at most five figures, the bill, and what to change when it does not fit.
+
+    ``stale``: the answer is not for the inputs as they stand; the banner is grey and names what it is for.
+    """
     show, icon = STATES[plan.fit]
     sentence = verdict(plan)
     word, _, rest = sentence.partition(". " if plan.fit == "yes" else ": ")
-    show(f"**{word}{'.' if plan.fit == 'yes' else ':'}** {_plain(rest)}", icon=icon)
+    words = f"**{word}{'.' if plan.fit == 'yes' else ':'}** {_plain(rest)}"
+    if stale:
+        with st.container(border=True):
+            st.markdown(f":material/history: **Last answer**, for {_plain(name_of(plan))}. It was: {words}")
+    else:
+        show(words, icon=icon)
     _figures(plan)
     bar = charts.memory_bar(plan, ink=_ink())
     if bar is None:
@@ -264,11 +274,12 @@ def _chart(chart: Chart, key: str) -> None:
     )
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    st.table(
-        [{key: value for key, value in row.items()} for row in rows], hide_index=True, border="horizontal"
-    )
-    _download("CSV", table_csv(rows), f"{name}.csv", "text/csv", small=True)
+def _rows(
+    rows: Sequence[Mapping[str, Any]], name: str, *, csv: Sequence[Mapping[str, Any]] | None = None
+) -> None:
+    """A table with its CSV; ``csv``: more columns than there is room for."""
+    st.table([dict(row) for row in rows], hide_index=True, border="horizontal")
+    _download("CSV", table_csv(csv or rows), f"{name}.csv", "text/csv", small=True)
 
 
 def _length(plan: Plan) -> None:
@@ -288,6 +299,9 @@ def _allocation(plan: Plan) -> None:
         return
     _chart(parts[0], "allocation")
     _chart(parts[1], "block-sizes")
+    st.caption(
+        "Requests are counted at their workload's full length; the typical figure above counts them while they grow."
+    )
 
 
 def _engine(plan: Plan) -> None:
@@ -298,6 +312,8 @@ def _engine(plan: Plan) -> None:
         st.caption(f"Then it stops: {_plain(plan.pool.refusal)}.")
     st.markdown("**Start it with**")
     st.code(serve_command(plan), language="bash", wrap_lines=True)
+    for note in serve_notes(plan):
+        st.caption(f":material/info: {_plain(first_upper(note))}")
 
 
 def _textbook(plan: Plan) -> None:
@@ -308,8 +324,13 @@ def _textbook(plan: Plan) -> None:
         st.info("Give a GPU to compare with the textbook: it needs the memory.", icon=":material/arrow_back:")
         return
     _chart(chart, "textbook")
+    rule = (
+        "bytes x layers x (latent + rope)"
+        if plan.resolved.spec.uses_mla
+        else "2 x bytes x layers x KV heads x head dim"
+    )
     st.caption(
-        f"Textbook: 2 x bytes x layers x KV heads x head dim = {book.bytes_per_token:,} B per token, "
+        f"Textbook: {rule} = {book.bytes_per_token:,} B per token, "
         f"{gib(book.kv_gib_per_request)} GiB per request of {plan.resolved.max_model_len:,} tokens."
     )
     _rows(
@@ -320,18 +341,12 @@ def _textbook(plan: Plan) -> None:
 
 def _explanation(plan: Plan) -> None:
     found = explain(plan)
-    _rows(
-        [
-            {
-                "quantity": e.name,
-                "equation": e.formula,
-                "with the values put in": e.values,
-                "result": e.result,
-            }
-            for e in found
-        ],
-        "equations",
-    )
+    rows = [
+        {"quantity": e.name, "equation": e.formula, "with the values put in": e.values, "result": e.result}
+        for e in found
+    ]
+    _rows(rows, "equations", csv=[{**row, "source": e.source} for row, e in zip(rows, found, strict=True)])
+    st.caption("The CSV holds each equation's source as well.")
 
 
 def _assumptions(plan: Plan) -> None:

@@ -125,6 +125,9 @@ def test_damaged_config_in_link_is_said() -> None:
     assert packed is not None
     found = page(source="Config", gpu="h100-sxm", config=packed[:40])
     assert "the link" in problem(found)
+    found.text_area(key="plan_config_text").set_value(LLAMA).run()
+    assert not found.error
+    assert verdict(found).startswith("**Fits.**")
 
 
 def test_small_form_plans_a_model() -> None:
@@ -237,7 +240,8 @@ def test_bad_input_keeps_the_last_answer_marked() -> None:
     assert "lots" in problem(found)
     assert "Below is the last answer" in problem(found)
     assert figures(found) == before
-    assert any(str(one.value).startswith("Last answer") for one in found.caption)
+    assert any("**Last answer**" in str(one.value) for one in found.markdown)
+    assert not found.success
     found.text_input(key="plan_max_model_len").set_value("4096").run()
     assert not found.error
     assert figures(found) != before
@@ -306,3 +310,11 @@ def test_recorded_configs_plan_when_pasted(shape: Path) -> None:
     found.text_area(key="plan_config_text").set_value(shape.read_text(encoding="utf-8")).run()
     assert not found.exception
     assert figures(found)["KV tokens"] != ""
+
+
+def test_hub_that_cannot_be_asked_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = page(source="Config", gpu="h100-sxm", hub_id="organisation/name")
+    found.button(key="plan_hub_load").click().run()
+    assert "HF_HUB_OFFLINE" in problem(found)
+    assert found.text_input(key="plan_hub_id").value == "organisation/name"
