@@ -130,7 +130,7 @@ def _parameters(plan: Plan) -> int | float:
 def _memory(plan: Plan) -> dict[str, Any]:
     bill, r = plan.bill, plan.resolved
     stage = plan.pool.stage if plan.pool else 0
-    given = plan.kv_bytes == plan.kv_low_bytes == plan.kv_high_bytes
+    given = plan.kv_given
     weights = plan.weights.stages[stage]
     return {
         "total_gib": gib(r.total_bytes) if r.total_bytes is not None else None,

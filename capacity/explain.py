@@ -45,7 +45,7 @@ def explain(plan: Plan) -> tuple[Equation, ...]:
 def _memory(plan: Plan) -> Iterator[Equation]:
     r, bill, section = plan.resolved, plan.bill, "Memory per GPU"
     stage = plan.pool.stage if plan.pool else 0
-    if plan.kv_bytes == plan.kv_low_bytes == plan.kv_high_bytes:
+    if plan.kv_given:
         yield Equation(
             section=section,
             name="KV cache memory",

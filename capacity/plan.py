@@ -58,6 +58,12 @@ class Plan:
     warnings: tuple[str, ...]
 
     @property
+    def kv_given(self) -> bool:
+        """Whether the KV memory was given and not estimated."""
+        s = self.resolved.scenario
+        return s.kv_cache_gib is not None or s.kv_cache_memory_bytes is not None or self.bills is None
+
+    @property
     def bill(self) -> MemoryBill | None:
         """The bill of the GPU that sets the pool, None when the KV memory was given and no GPU is known."""
         if self.bills is None:

@@ -85,7 +85,7 @@ def _figures(plan: Plan) -> str:
     counted, pool, usual = plan.concurrency, plan.pool, plan.concurrency.typical
     stage = pool.stage if pool else 0
     low, high = gib(plan.kv_low_bytes[stage]), gib(plan.kv_high_bytes[stage])
-    measured = "as given" if plan.kv_low_bytes == plan.kv_high_bytes else f"{_gib(low)}-{_gib(high)}"
+    measured = "as given" if plan.kv_given else f"{_gib(low)}-{_gib(high)}"
     typical = (
         (f"{usual.mean:,}", f"full on average; {usual.safe:,} hold at {usual.percentile:g} %")
         if usual
@@ -169,7 +169,7 @@ def _memory(plan: Plan) -> str:
         )
         for t in bill.terms
     ]
-    given = plan.kv_low_bytes == plan.kv_high_bytes
+    given = plan.kv_given
     low, high = gib(plan.kv_low_bytes[stage]), gib(plan.kv_high_bytes[stage])
     rows.append(
         (
@@ -219,11 +219,7 @@ def _curve(plan: Plan) -> str:
         y_title="requests at once (log scale)",
         alt=message,
     )
-    note = (
-        ""
-        if plan.kv_low_bytes == plan.kv_high_bytes
-        else "The band is the 80 % interval of the memory estimate. "
-    )
+    note = "" if plan.kv_given else "The band is the 80 % interval of the memory estimate. "
     return (
         f"<h2>{escape(message)}</h2><figure>{chart}</figure><p class='quiet'>{note}"
         "Requests of one length in the pool planned above.</p>"
@@ -273,14 +269,18 @@ def _allocation(plan: Plan) -> str:
 
 
 def _logs(plan: Plan) -> str:
-    if plan.pool is None:
+    if plan.pool is None or plan.pool.num_blocks == 0:
         return ""
-    return f"<h2>What the engine will log</h2><pre>{escape(chr(10).join(plan.pool.log_lines))}</pre>"
+    title = (
+        "What the engine will log" if plan.pool.starts else "What the engine logs before it refuses to start"
+    )
+    return f"<h2>{title}</h2><pre>{escape(chr(10).join(plan.pool.log_lines))}</pre>"
 
 
 def _serve(plan: Plan) -> str:
     notes = _list(serve_notes(plan))
-    return f"<h2>Command that starts it</h2><pre>{escape(serve_command(plan))}</pre>{notes}"
+    title = "Command that starts it" if plan.fit != "no" else "Command as planned (it does not fit)"
+    return f"<h2>{title}</h2><pre>{escape(serve_command(plan))}</pre>{notes}"
 
 
 def _textbook(plan: Plan) -> str:

@@ -54,6 +54,7 @@ ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono",monospace;white-spa
 break-inside:avoid}
 code{font:12.5px ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono",monospace}
 ul{margin:6px 0;padding-left:20px}footer{margin-top:40px;border-top:1px solid var(--line);padding-top:10px;font-size:12.5px}
+@media screen and (max-width:640px){main{padding:20px 14px 40px}figure{overflow-x:auto}table,figure svg{min-width:600px}}
 @page{size:A4;margin:14mm 13mm}
 @media print{body{font-size:11pt;-webkit-print-color-adjust:exact;print-color-adjust:exact}main{padding:0;max-width:none}
 .figures{grid-template-columns:repeat(5,1fr);gap:8px}.figures dd{font-size:17pt}.figures div{padding:8px 9px}
