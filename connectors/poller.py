@@ -27,7 +27,7 @@ MAX_DUTY = 0.2
 MAX_WORKERS = 64
 # An interval takes about 5 kB, a snapshot about 40: these keep fifty replicas under 150 MB.
 RING_BUDGET, RING_PER_ENGINE = 1500, (24, 600)
-SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 450, (6, 32)
+SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 320, (6, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,29 +5,46 @@ What it answers: how rows travel between DuckDB and numpy. Left out: when, and f
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
+import numpy as np
+from numpy.typing import NDArray
 
 from connectors.history.errors import HistoryError
 from connectors.history.rows import Frame, frame_of
 from connectors.history.schema import COLUMNS, Tier
 
 _NAMES = ", ".join(COLUMNS)
-_JSON_SHAPE = json.dumps([COLUMNS])
+_FLOATS = tuple(name for name, kind in COLUMNS.items() if kind in ("DOUBLE", "FLOAT"))
+_SELECT = ", ".join(
+    f"nullif({name}, 'NaN'::DOUBLE)"
+    if name in _FLOATS
+    else "CASE WHEN counts = '' THEN NULL ELSE string_split(counts, ',')::UINTEGER[] END"
+    if name == "counts"
+    else name
+    for name in COLUMNS
+)
 
 
-def insert_json(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, object]]) -> None:
-    """One statement for the whole batch; names that a row leaves out become NULL."""
-    con.execute(
-        f"INSERT INTO {table} ({_NAMES}) SELECT {_NAMES} FROM "
-        f"(SELECT unnest(from_json(?, '{_JSON_SHAPE}'), recursive := true))",
-        [json.dumps(rows)],
-    )
+def insert_rows(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, object]]) -> None:
+    """One statement for the whole batch, from numpy columns; what a row leaves out becomes NULL."""
+    batch: dict[str, NDArray[Any]] = {}
+    for name in COLUMNS:
+        if name in _FLOATS:
+            values = [row.get(name) for row in rows]
+            batch[name] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        elif name == "counts":
+            texts = [",".join(map(str, row.get(name) or ())) for row in rows]  # type: ignore[call-overload]
+            batch[name] = np.array(texts, dtype=object)
+        elif name == "state":
+            batch[name] = np.array([row[name] for row in rows], dtype=object)
+        else:
+            batch[name] = np.array([row[name] for row in rows], dtype=np.int64)
+    con.execute(f"INSERT INTO {table} ({_NAMES}) SELECT {_SELECT} FROM batch")
 
 
 def insert_frame(con: duckdb.DuckDBPyConnection, table: str, frame: Frame) -> None:
@@ -49,7 +66,7 @@ def insert_frame(con: duckdb.DuckDBPyConnection, table: str, frame: Frame) -> No
             "counts": None if counts is None else counts.tolist(),
         }
         rows.append(row)
-    insert_json(con, table, rows)
+    insert_rows(con, table, rows)
 
 
 def fetch(

@@ -30,13 +30,13 @@ from connectors.history.rows import (
     row_of,
     sum_up,
 )
-from connectors.history.sql import export_rows, fetch, insert_frame, insert_json, pieces
+from connectors.history.sql import export_rows, fetch, insert_frame, insert_rows, pieces
 
 RETRY_S = 60.0
 HOUR_S = 3600.0
 LATE_S = 15.0
 _CONFIG = {
-    "threads": "2",
+    "threads": "1",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
@@ -172,7 +172,7 @@ class History:
         rows = [
             row_of(i, engine_id=self._engine_id(con, i), layout_id=self._layout_id(con, i)) for i in intervals
         ]
-        insert_json(con, "samples", rows)
+        insert_rows(con, "samples", rows)
         con.execute("COMMIT")
         self.rows_written += len(rows)
         newest = max(i.end_s for i in intervals)
