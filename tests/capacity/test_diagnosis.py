@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.capacity.test_telemetry import hist, snap
 
 from capacity.diagnosis import diagnose, down_verdict
 from capacity.pool_diagnosis import diagnose_pool
@@ -20,6 +19,7 @@ from capacity.telemetry import (
     unknown,
 )
 from capacity.verdicts import NAMES, SEVERITIES, Severity, Verdict, actions, thresholds, verdict
+from tests.capacity.test_telemetry import hist, snap
 
 GOOD = {"running": 8, "waiting": 0, "kv_usage": 0.4}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from tests.connectors import metrics_files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from connectors.errors import NotMetrics, TooLarge
 from connectors.exposition import parse
 from connectors.vocabulary import wanted
+from tests.connectors import metrics_files
 
 PAGES = sorted(path.name for path in metrics_files.FOLDER.glob("*.prom.gz") if "truncated" not in path.name)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tests.connectors import metrics_files
 import pytest
 
 from capacity.telemetry import Breakdown, Histogram, State, engine_signals, open_window
@@ -14,6 +13,7 @@ from connectors.engine_config import Limits
 from connectors.errors import NotMetrics
 from connectors.report import PoolReport, pool_report
 from connectors.scrape import snapshot_of
+from tests.connectors import metrics_files
 
 
 def report(*names: str, interval_s: float = 15.0) -> PoolReport:

@@ -10,9 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.connectors import metrics_files
 import pytest
-from tests.connectors.fault_server import FaultServer, text
 
 from capacity.telemetry import State
 from connectors.__main__ import main
@@ -22,6 +20,8 @@ from connectors.prometheus_snapshots import recent
 from connectors.report import pool_report
 from connectors.scrape import scrape, snapshot_of
 from connectors.targets import Target
+from tests.connectors import metrics_files
+from tests.connectors.fault_server import FaultServer, text
 
 BINARY = shutil.which("prometheus") or "/usr/bin/prometheus"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -6,12 +6,12 @@ import csv
 import json
 import math
 
-from tests.connectors import metrics_files
 import pytest
 
 from capacity.telemetry import LATENCIES, State, TargetSnapshot
 from connectors.report import PoolReport, pool_report
 from connectors.scrape import snapshot_of
+from tests.connectors import metrics_files
 
 # page, running, waiting, KV usage, prompt and generation tokens, finished by length, verdict from one scrape
 PAGES = [
