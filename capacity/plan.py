@@ -7,6 +7,7 @@ Left out: speed (performance), queueing (simulation).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from capacity.assumptions import Assumption
 from capacity.concurrency import Concurrency, typical
@@ -14,9 +15,17 @@ from capacity.errors import CapacityError
 from capacity.kv_cache.grouping import Grouping, group_layers
 from capacity.kv_cache.layer_cache import LayerCache
 from capacity.kv_cache.layout import CacheLayout, CacheSettings, layout
-from capacity.kv_cache.pool import Pool, PoolInputs, blocks_of_lengths, blocks_per_request, build_pool
+from capacity.kv_cache.pool import (
+    Pool,
+    PoolInputs,
+    blocks_of_lengths,
+    blocks_per_request,
+    build_pool,
+    shared_blocks,
+)
 from capacity.memory import MemoryBill, Term
 from capacity.memory_terms import StageBills, stage_bills, weights_of
+from capacity.parameters import count_parameters
 from capacity.resolve import Resolved, resolve
 from capacity.scenario import Length, Scenario
 from capacity.textbook import (
@@ -30,6 +39,9 @@ from capacity.textbook import (
 from capacity.units import GIB, from_gib, gib
 from capacity.verdict import Binding, Fit, verdict_of, warnings_of
 from capacity.weights import Weights
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +207,12 @@ def _given_bytes(r: Resolved, stages: int) -> tuple[int, ...] | None:
     return given
 
 
+def _decoding_blocks(tokens: np.ndarray, r: Resolved, grouping: Grouping, inputs: PoolInputs) -> np.ndarray:
+    """Ids of requests in decode: what a window has left behind is given back, a step adds a token or a few."""
+    flying = inputs.concurrent_steps * (1 + inputs.num_speculative_tokens)
+    return blocks_of_lengths(grouping, tokens, inputs, r.release.kv, in_flight=flying)
+
+
 def _usable(pool_blocks: int, r: Resolved) -> int:
     """Block ids that requests can get: V1 keeps id 0 for itself."""
     return max(0, pool_blocks - 1) if r.release.runner == "v1" else pool_blocks
@@ -220,28 +238,14 @@ def _concurrency(
     usual = None
     s = r.scenario
     if s.prompt_tokens is not None or s.output_tokens is not None:
-        images = (s.images_per_request or 0) * (s.image_tokens or 0)
-        prompt = s.prompt_tokens or Length(mean=0.0)
-        if images:
-            prompt = Length(
-                mean=prompt.mean + images,
-                cv=prompt.cv * prompt.mean / (prompt.mean + images),
-                values=tuple(v + images for v in prompt.values),
-            )
-        shared = (
-            s.shared_prefix_tokens
-            // grouping.groups[0].cache.block_size
-            * grouping.groups[0].cache.block_size
-        )
-        full_groups = [g for g in grouping.groups if g.cache.plans_as_full]
         usual = typical(
-            prompt=prompt,
+            prompt=prompt_of(s),
             output=s.output_tokens or Length(mean=0.0),
             shared_prefix=s.shared_prefix_tokens,
             max_model_len=r.max_model_len,
             blocks=_usable(pool.num_blocks, r),
-            blocks_of=lambda tokens: blocks_of_lengths(grouping, tokens, inputs, r.release.kv),
-            blocks_shared=sum(shared // g.cache.block_size for g in full_groups),
+            blocks_of=lambda tokens: _decoding_blocks(tokens, r, grouping, inputs),
+            blocks_shared_of=lambda tokens: shared_blocks(grouping, tokens, inputs),
             prefix_caching=r.prefix_caching,
             percentile=s.safe_percentile,
         )
@@ -256,6 +260,19 @@ def _concurrency(
     )
 
 
+def prompt_of(s: Scenario) -> Length:
+    """The prompt's lengths in tokens with the images that every request carries."""
+    images = (s.images_per_request or 0) * (s.image_tokens or 0)
+    prompt = s.prompt_tokens or Length(mean=0.0)
+    if not images:
+        return prompt
+    return Length(
+        mean=prompt.mean + images,
+        cv=prompt.cv * prompt.mean / (prompt.mean + images),
+        values=tuple(v + images for v in prompt.values),
+    )
+
+
 def _bytes_per_token(layers: tuple[LayerCache, ...], stage: range) -> int:
     """KV bytes that one more token inside every window takes on this stage's GPU."""
     return round(sum(layers[i].page_bytes / layers[i].block_size for i in stage if layers[i].kind != "state"))
@@ -263,9 +280,12 @@ def _bytes_per_token(layers: tuple[LayerCache, ...], stage: range) -> int:
 
 def _textbook(r: Resolved, weights: Weights) -> Textbook:
     element = r.kv_format.element_bytes
-    if r.kv_format.id == "kv-bf16" or element is None:
+    if element is None:
         element = float(r.model_dtype_bytes)
     total = sum(stage.total for stage in weights.stages) * r.parallel.tensor
+    if r.scenario.parameters is not None:
+        total *= r.scenario.parameters / count_parameters(r.spec).total
+    gpus = r.parallel.tensor * r.parallel.pipeline
     found = textbook(
         bytes_per_token=textbook_bytes_per_token(r.spec, element),
         max_model_len=r.max_model_len,
@@ -273,8 +293,8 @@ def _textbook(r: Resolved, weights: Weights) -> Textbook:
         if r.gpu is not None and r.scenario.gpu_memory_gib is None
         else None,
         total_bytes=r.total_bytes,
-        weights_bytes=r.scenario.weights_gib * GIB * r.parallel.tensor if r.scenario.weights_gib else total,
-        gpus=r.parallel.tensor * r.parallel.pipeline,
+        weights_bytes=r.scenario.weights_gib * GIB * gpus if r.scenario.weights_gib else total,
+        gpus=gpus,
     )
     windowed = windowed_request_bytes(r.spec, element, r.max_model_len)
     return replace(found, windowed_gib_per_request=gib(windowed))
@@ -292,10 +312,10 @@ def _fragmentation(r: Resolved, grouping: Grouping, inputs: PoolInputs, pool: Po
     return fragmentation(
         blocks=_usable(pool.num_blocks, r),
         blocks_per_max_request=pool.blocks_per_max_request,
-        blocks_of=lambda tokens: blocks_of_lengths(grouping, tokens, inputs, r.release.kv),
+        blocks_of=lambda tokens: _decoding_blocks(tokens, r, grouping, inputs),
         max_model_len=r.max_model_len,
         block_size=block,
-        prompt=s.prompt_tokens or Length(mean=0.0),
+        prompt=prompt_of(s),
         output=s.output_tokens or Length(mean=0.0),
     )
 

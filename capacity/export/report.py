@@ -219,10 +219,14 @@ def _curve(plan: Plan) -> str:
         y_title="requests at once (log scale)",
         alt=message,
     )
+    windowed = any(g.cache.kind in ("sliding", "chunked") for g in plan.grouping.groups)
+    more = ", with a full step in flight as the start-up check counts" if windowed else ""
+    if windowed and usual is not None:
+        more += "; typical requests are in decode and have given back what their windows left behind"
     note = "" if plan.kv_given else "The band is the 80 % interval of the memory estimate. "
     return (
         f"<h2>{escape(message)}</h2><figure>{chart}</figure><p class='quiet'>{note}"
-        "Requests of one length in the pool planned above.</p>"
+        f"Requests of one length in the pool planned above{more}.</p>"
     )
 
 

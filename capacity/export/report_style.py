@@ -44,7 +44,7 @@ svg text{font-family:inherit}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:13px;margin-top:6px}
 th{text-align:left;font-weight:600;color:var(--quiet);border-bottom:1.5px solid var(--line);padding:4px 12px 4px 0}
-td{border-bottom:1px solid var(--line);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:anywhere}
+td{border-bottom:1px solid var(--line);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:break-word}
 tr{break-inside:avoid}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.src{color:var(--quiet);font-size:12px}table.keys td:nth-child(-n+2){white-space:nowrap}
 table.equations{table-layout:fixed}.equations th:nth-child(1){width:24%}.equations th:nth-child(4){width:15%}

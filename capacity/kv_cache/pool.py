@@ -87,12 +87,20 @@ def blocks_per_request(grouping: Grouping, tokens: int, inputs: PoolInputs, rule
 
 
 def blocks_of_lengths(
-    grouping: Grouping, tokens: np.ndarray, inputs: PoolInputs, rules: KvRules
+    grouping: Grouping,
+    tokens: np.ndarray,
+    inputs: PoolInputs,
+    rules: KvRules,
+    *,
+    in_flight: int | None = None,
 ) -> np.ndarray:
-    """``blocks_per_request`` for an array of lengths in tokens (any shape), as floats."""
+    """``blocks_per_request`` for an array of lengths in tokens (any shape), as floats.
+
+    ``in_flight``: tokens of running steps that a window still holds; default a full step, as the start-up check counts.
+    """
     import numpy as np
 
-    flying = inputs.max_num_batched_tokens * inputs.concurrent_steps
+    flying = inputs.max_num_batched_tokens * inputs.concurrent_steps if in_flight is None else in_flight
     total = np.zeros(tokens.shape)
     for cache, count in Counter(group.cache for group in grouping.groups).items():
         block = cache.block_size
@@ -107,6 +115,18 @@ def blocks_of_lengths(
         else:
             ids = np.ceil(np.ceil(tokens / inputs.decode_context_parallel_size) / block)
         total += count * ids
+    return total
+
+
+def shared_blocks(grouping: Grouping, tokens: np.ndarray, inputs: PoolInputs) -> np.ndarray:
+    """Block ids that prefixes of those lengths in tokens share: whole blocks of the groups that keep every token."""
+    import numpy as np
+
+    held = np.floor(tokens / inputs.decode_context_parallel_size)
+    total = np.zeros(tokens.shape)
+    for group in grouping.groups:
+        if group.cache.plans_as_full:
+            total += np.floor(held / group.cache.block_size)
     return total
 
 

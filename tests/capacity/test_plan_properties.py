@@ -221,3 +221,17 @@ def test_blocks_and_reservation_agree_with_the_pool(scenario: Scenario) -> None:
     assert parts.paged_requests >= parts.contiguous_requests
     assert parts.used_tokens <= parts.reserved_tokens and 0 <= parts.waste_share < 1
     assert parts.paged_requests <= found.concurrency.typical.mean
+
+
+def test_a_request_in_decode_holds_its_window_only() -> None:
+    """gpt-oss: 18 full and 18 windowed layers of 128 tokens in two groups. At 8,000 to 8,500 tokens a request holds 516
+    blocks of the full group on average and ceil((128 - 1 + 2) / 16) + 1 = 10 of the other, not a full step's 1,025."""
+    keys = {
+        "model": "gpt-oss-120b",
+        "kv_cache_gib": 6,
+        "max_model_len": 16384,
+        "max_num_batched_tokens": 8192,
+    }
+    found = plan(Scenario.parse({**keys, "prompt_tokens": 8000, "output_tokens": 500}))
+    assert found.concurrency.typical is not None
+    assert found.concurrency.typical.blocks_mean == pytest.approx(516 + 10, abs=1)
