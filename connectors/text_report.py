@@ -12,6 +12,15 @@ MARKS = {"ok": "[ok]      ", "info": "[info]    ", "warning": "[warning] ", "cri
 PERCENT = ("kv_usage", "prefix_cache_hit_rate", "spec_decode_acceptance")
 
 
+def _plain(number: float) -> str:
+    """A number without exponents.
+
+    >>> _plain(73744.0), _plain(0.02163), _plain(443.21)
+    ('73,744', '0.02163', '443.2')
+    """
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
 def shown(name: str, value: Value) -> str:
     """One value in words.
 
@@ -22,7 +31,7 @@ def shown(name: str, value: Value) -> str:
         return f"- ({value.state.value}: {value.reason})" if value.reason else f"- ({value.state.value})"
     if isinstance(value.value, int | float):
         number = float(value.value)
-        text = f"{number * 100:.1f} %" if name in PERCENT else f"{number:,.4g}"
+        text = f"{number * 100:.1f} %" if name in PERCENT else _plain(number)
         if value.state is State.ABOVE_HIGHEST:
             text = f"at least {text}"
         elif value.state is State.BELOW_LOWEST:
