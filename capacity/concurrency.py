@@ -78,14 +78,15 @@ def typical(
     max_model_len: int,
     blocks: int,
     blocks_of: Callable[[np.ndarray], np.ndarray],
-    blocks_shared: int,
+    blocks_shared_of: Callable[[np.ndarray], np.ndarray],
     prefix_caching: bool,
     percentile: float,
 ) -> Typical:
     """Requests that fit a pool of ``blocks`` usable ids.
 
-    ``blocks_of(tokens)``: ids of requests of those lengths (array in, array out). ``blocks_shared``: ids of the
-    shared prefix, counted once when ``prefix_caching`` is on. Lengths are cut at max_model_len as the engine does.
+    ``blocks_of(tokens)``: ids of requests of those lengths (array in, array out). ``blocks_shared_of(tokens)``: ids of
+    shared prefixes of those lengths, counted once when ``prefix_caching`` is on; a prompt shares at most all of itself
+    but its last token, which is always computed. Lengths are cut at max_model_len.
     """
     import numpy as np
 
@@ -100,8 +101,10 @@ def typical(
     ids = blocks_of(held)
     share = np.broadcast_to(weights[..., None], held.shape) / (weights.sum() * PROGRESS)
     use_prefix = prefix_caching and shared_prefix > 0
-    once = blocks_shared if use_prefix else 0
-    own = np.maximum(1, ids - once)
+    shared = np.clip(np.minimum(grid_p - 1, float(shared_prefix)), 0.0, None) if use_prefix else grid_p * 0.0
+    shared_ids = blocks_shared_of(shared)
+    once = int(shared_ids.max())
+    own = np.maximum(1, ids - shared_ids[..., None])
     mean = float((own * share).sum())
     spread = math.sqrt(max(0.0, float((own**2 * share).sum()) - mean**2))
     room_blocks = max(0, blocks - once)
@@ -116,5 +119,7 @@ def typical(
         blocks_mean=mean,
         blocks_full=float(full.mean()),
         tokens_mean=float((held * share).sum()),
-        hit_rate=min(shared_prefix, mean_prompt) / mean_prompt if use_prefix and mean_prompt else 0.0,
+        hit_rate=float(np.minimum(prompts, shared_prefix).mean()) / mean_prompt
+        if use_prefix and mean_prompt
+        else 0.0,
     )

@@ -58,7 +58,7 @@ def _caches_of(plan: Plan) -> dict[Mixer, tuple[LayerCache, ...]]:
 
 def _element(plan: Plan) -> float:
     r = plan.resolved
-    if r.kv_format.id == "kv-bf16" or r.kv_format.element_bytes is None:
+    if r.kv_format.element_bytes is None:
         return float(r.model_dtype_bytes)
     return r.kv_format.element_bytes
 

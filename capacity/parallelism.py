@@ -77,9 +77,24 @@ def cut(
             f"valid: {divisors}",
             field="decode_context_parallel_size",
         )
+    if decode_context > 1:
+        _check_decode_context(spec, tensor, decode_context)
     starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
     stages = tuple(range(starts[i], starts[i + 1]) for i in range(len(sizes)))
     return Parallelism(tensor=tensor, stages=stages, data=data, expert=expert, decode_context=decode_context)
+
+
+def _check_decode_context(spec: ModelSpec, tensor: int, ranks: int) -> None:
+    """The engine splits a request over the ranks that keep the same KV head: TP / KV heads of them, all with MLA."""
+    heads = max((m.num_kv_heads for m in spec.kinds() if isinstance(m, Attention)), default=1)
+    most = tensor if spec.uses_mla else tensor // heads
+    if ranks > most:
+        valid = ", ".join(str(d) for d in range(1, most + 1) if tensor % d == 0) or "1"
+        raise CapacityError(
+            f"decode_context_parallel_size {ranks} needs {ranks} ranks for each of the {heads} KV heads; "
+            f"tensor_parallel_size {tensor} has {max(1, most)}; valid: {valid}",
+            field="decode_context_parallel_size",
+        )
 
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ Each default is listed as an assumption with its source. Left out: bytes (weight
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -109,6 +109,8 @@ def resolve(scenario: Scenario) -> Resolved:
     kv_dtype, kv_format = _kv(scenario, spec, taken)
     dtype = scenario.dtype or spec.dtype
     model_dtype_bytes = dtype_bytes(dtype, "dtype")
+    if kv_dtype.lower() == "auto":
+        kv_format = replace(kv_format, element_bytes=float(model_dtype_bytes))
     max_model_len = _length(scenario, spec, taken)
     block = _block_size(scenario, spec, gpu, release, taken)
     seats, tokens = _scheduler(scenario, spec, release, gpu, total_bytes, max_model_len, taken)

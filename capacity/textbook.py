@@ -136,7 +136,8 @@ def fragmentation(
     """
     import numpy as np
 
-    lengths = np.minimum(np.add.outer(length_points(prompt), length_points(output)).ravel(), max_model_len)
+    lengths = np.add.outer(length_points(prompt), length_points(output)).ravel()
+    lengths = np.clip(lengths, 1.0, max_model_len)  # a request holds at least one token
     used, ids = float(lengths.mean()), float(blocks_of(lengths).mean())
 
     def in_blocks(block: int) -> float:

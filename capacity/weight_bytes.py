@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -164,6 +164,21 @@ def _weight_bytes(spec: ModelSpec, fmt: WeightFormat) -> WeightBytes:
     return WeightBytes(format=fmt, layers=main, mtp_layers=mtp, globals_=globals_, source=rules.source)
 
 
+class _Patterns:
+    """An exclude list made ready: whole-name entries as a set, so that a list of hundreds costs no more than one."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        entries = tuple(patterns)
+        self.whole = {_plain(p) for p in entries if not p.startswith("re:") and "*" not in p}
+        self.rest = [p for p in entries if p.startswith("re:") or "*" in p]
+
+    def covers(self, name: str) -> bool:
+        """Whether any entry covers the tensor."""
+        parts = name.split(".")
+        runs = (".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
+        return any(run in self.whole for run in runs) or any(matches(p, name) for p in self.rest)
+
+
 class _Rules:
     """Which tensors of one model are quantised in one format."""
 
@@ -172,6 +187,8 @@ class _Rules:
         self.modules: frozenset[str] = frozenset(fmt.quantised_modules)
         self.kept: frozenset[str] = frozenset()
         self.source = fmt.source
+        self.ignored = _Patterns(own.ignored if own is not None else ())
+        self.only = _Patterns(own.only if own is not None else ())
         family = spec.extra.get("family", "")
         exception = _exceptions().get((fmt.id, family))
         if own is not None and (own.ignored or own.only or own.overrides):
@@ -203,9 +220,9 @@ class _Rules:
             for pattern, other in own.overrides:
                 if matches(pattern, name) or (pattern == "experts" and module == "experts"):
                     return _override_bytes(other)
-            if any(matches(pattern, name) for pattern in own.ignored):
+            if self.ignored.covers(name):
                 return self.base
-            if own.only and not any(matches(pattern, name) for pattern in own.only):
+            if own.only and not self.only.covers(name):
                 return self.base
         return self.fmt.bytes_per_weight if module in self.modules else self.base
 
@@ -230,6 +247,20 @@ def _exceptions() -> dict[tuple[str, str], tuple[frozenset[str], frozenset[str],
     }
 
 
+# A repeated group or many repeats can take for ever on a name; no published checkpoint has such an entry.
+SLOW_PATTERN = re.compile(r"\)[*+{]|(?:[*+}].*){9}")
+MAX_PATTERN = 300
+
+
+def _plain(pattern: str) -> str:
+    """An entry with the wrapper's prefix replaced by the language model's own."""
+    return re.sub(
+        r"^(model\.language_model|language_model\.model|language_model|backbone|transformer)\.",
+        "model.",
+        pattern,
+    )
+
+
 @lru_cache(maxsize=8192)
 def matches(pattern: str, name: str) -> bool:
     """Whether an exclude-list entry covers a tensor: ``re:`` regular expression, glob, or whole name parts.
@@ -240,15 +271,13 @@ def matches(pattern: str, name: str) -> bool:
     False
     """
     if pattern.startswith("re:"):
+        if len(pattern) > MAX_PATTERN or SLOW_PATTERN.search(pattern):
+            return False
         try:
             return re.match(pattern[3:], name) is not None
         except re.error:
             return False
-    plain = re.sub(
-        r"^(model\.language_model|language_model\.model|language_model|backbone|transformer)\.",
-        "model.",
-        pattern,
-    )
+    plain = _plain(pattern)
     if "*" in plain:
         return fnmatch.fnmatchcase(name, plain) or fnmatch.fnmatchcase(name, f"{plain}.*")
     return f".{plain}." in f".{name}."

@@ -84,7 +84,7 @@ def parse_config(
         notes += ("unknown architecture, planned as an upper bound: every layer full attention",)
     learned = family.position.startswith("learned")
     return ModelSpec(
-        model_id=model_id or str(config.get("_name_or_path") or "") or "config.json",
+        model_id=model_id or _printable(config.get("_name_or_path")) or "config.json",
         architecture=architectures[0] if architectures else "",
         model_type=model_type,
         hidden_size=hidden,
@@ -114,10 +114,16 @@ def parse_config(
     )
 
 
+def _printable(value: Any) -> str:
+    """A label of at most 200 characters that any terminal and any encoding can print."""
+    text = str(value)[:200] if isinstance(value, str | int | float) else ""
+    return "".join(c for c in text if c.isprintable()).strip()
+
+
 def _architectures(own: Reader, top: Reader) -> tuple[str, ...]:
     found: list[str] = []
     for reader in (own, top):
-        found += [str(item)[:100] for item in reader.listed("architectures") or ()]
+        found += [_printable(item) for item in reader.listed("architectures") or ()]
     return tuple(dict.fromkeys(found))
 
 

@@ -115,7 +115,7 @@ def _moe_layers(reader: Reader, family: Family, layers: int) -> list[bool]:
     every = 1
     for key in ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"):
         every = reader.integer(key, low=1) or every
-    dense = set(reader.listed("mlp_only_layers") or ())
+    dense = reader.listed("mlp_only_layers") or ()
     last = reader.integer("moe_layer_end_index")
     phase = 0 if family.family.startswith("deepseek") else 1
     return [

@@ -16,6 +16,9 @@ from capacity.catalog.table import read_table
 from capacity.errors import ConfigError
 
 
+MAX_NUMBER = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:
     """A field's valid range and its spellings, the first one found wins."""
@@ -47,6 +50,13 @@ def seen(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else "no number"
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether ``value`` is a number that is neither NaN nor infinite; a whole number of any size is finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 class Reader:
@@ -123,7 +133,7 @@ class Reader:
         low = low if low is not None else known.low if known else 0
         high = high if high is not None else known.high if known else 10**12
         label = self.path(self.spelling(field) or field)
-        good = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+        good = _is_finite(value)
         if not good or value != int(value) or not low <= value <= high:
             raise ConfigError(
                 f"{label} is {seen(value)}; expected a whole number from {low:,} to {high:,}", field=field
@@ -135,14 +145,9 @@ class Reader:
         value = self.raw(key)
         if value is None:
             return default
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or value < 0
-        ):
+        if not _is_finite(value) or not 0 <= value <= MAX_NUMBER:
             raise ConfigError(
-                f"{self.path(key)} is {seen(value)}; expected a number of at least 0", field=key
+                f"{self.path(key)} is {seen(value)}; expected a number from 0 to {MAX_NUMBER:,}", field=key
             )
         return float(value)
 

@@ -131,7 +131,7 @@ def _element_bytes(settings: CacheSettings) -> float:
             f"kv_cache_dtype {settings.kv_format.id} is a record of MLA layers; this model has none",
             field="kv_cache_dtype",
         )
-    return float(settings.model_dtype_bytes) if settings.kv_format.id == "kv-bf16" else own
+    return own
 
 
 def _bytes_per_token(mixer: Mixer, settings: CacheSettings) -> int:
