@@ -107,10 +107,9 @@ def _rss_mb() -> float:
 
 def poll_child(urls: Sequence[str], *, interval_s: float, seconds: float) -> None:
     """The measured process: poller, history and nothing else."""
+    from connectors.poller import Poller
     from connectors.service import poll_target
     from connectors.targets import Target
-
-    from connectors.poller import Poller
 
     with tempfile.TemporaryDirectory() as folder, History(os.path.join(folder, "h.duckdb")) as history:
         targets = [poll_target(Target(name=url, url=url)) for url in urls]

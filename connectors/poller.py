@@ -26,8 +26,8 @@ MAX_BACKOFF_S = 60.0
 MAX_DUTY = 0.2
 MAX_WORKERS = 64
 # An interval takes about 5 kB, a snapshot about 40: these keep fifty replicas under 150 MB.
-RING_BUDGET, RING_PER_ENGINE = 1500, (24, 600)
-SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 320, (6, 32)
+RING_BUDGET, RING_PER_ENGINE = 1200, (16, 600)
+SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 300, (6, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
