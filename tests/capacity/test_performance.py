@@ -25,13 +25,25 @@ from capacity.precision import resolve_kv_format, resolve_weight_format
 from capacity.scenario import field_table
 
 BASE = {
-    "model": "llama-3.1-70b", "gpu": "h100-sxm", "tensor_parallel_size": 4, "weight_format": "fp8", "prompt_tokens": 1024,
+    "model": "llama-3.1-70b",
+    "gpu": "h100-sxm",
+    "tensor_parallel_size": 4,
+    "weight_format": "fp8",
+    "prompt_tokens": 1024,
     "output_tokens": 256,
-}  # fmt: skip
+}
 
 
 @lru_cache(maxsize=256)
-def deployment(model: str, fmt: str | None, gpu: str, tensor: int = 1, data: int = 1, whole: bool = False, engine: str = "vllm") -> Deployment:
+def deployment(
+    model: str,
+    fmt: str | None,
+    gpu: str,
+    tensor: int = 1,
+    data: int = 1,
+    whole: bool = False,
+    engine: str = "vllm",
+) -> Deployment:
     spec, card = model_spec(model), find_gpu(gpu)
     work = step_work(spec, resolve_weight_format(fmt, spec), resolve_kv_format("auto"))
     layout = Layout(tensor=tensor, data=data, experts_whole=whole, link_domain=link_domain(card))
@@ -65,9 +77,13 @@ def test_intervals_hold_about_four_points_in_five():
     assert 0.72 <= np.mean(inside) <= 0.92
 
 
-@pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090", "rtx5090", "a6000", "a100-80-sxm", "h100-sxm", "h200", "h20"])
+@pytest.mark.parametrize(
+    "gpu", ["rtx3090", "rtx4090", "rtx5090", "a6000", "a100-80-sxm", "h100-sxm", "h200", "h20"]
+)
 def test_single_stream_llama_3_8b(gpu: str):
-    rows = [p for p in points() if p.block in "DS" and p.gpu == gpu and "8B" in p.model and p.prompt_tokens < 1000]
+    rows = [
+        p for p in points() if p.block in "DS" and p.gpu == gpu and "8B" in p.model and p.prompt_tokens < 1000
+    ]
     assert rows
     spec = model_spec("llama-3.1-8b")
     work = step_work(spec, resolve_weight_format("bf16"), resolve_kv_format("auto"))
@@ -76,10 +92,19 @@ def test_single_stream_llama_3_8b(gpu: str):
         assert at(d, 1, 280, 310).tpot_s.value[0] == pytest.approx(p.tpot_s, rel=0.30)
 
 
-MODELS = st.sampled_from([
-    ("llama-3.1-8b", "bf16"), ("llama-3.1-8b", "awq"), ("llama-3.1-70b", "fp8"), ("qwen3-32b", "fp8"), ("gpt-oss-120b", None),
-    ("deepseek-ai/DeepSeek-V3", "fp8"), ("Qwen/Qwen3.5-397B-A17B", "nvfp4"), ("MiniMaxAI/MiniMax-M2.5", "fp8"), ("mixtral-8x7b-instruct-v0.1", "bf16"),
-])  # fmt: skip
+MODELS = st.sampled_from(
+    [
+        ("llama-3.1-8b", "bf16"),
+        ("llama-3.1-8b", "awq"),
+        ("llama-3.1-70b", "fp8"),
+        ("qwen3-32b", "fp8"),
+        ("gpt-oss-120b", None),
+        ("deepseek-ai/DeepSeek-V3", "fp8"),
+        ("Qwen/Qwen3.5-397B-A17B", "nvfp4"),
+        ("MiniMaxAI/MiniMax-M2.5", "fp8"),
+        ("mixtral-8x7b-instruct-v0.1", "bf16"),
+    ]
+)
 GPUS = sorted(g.id for g in gpus().values() if g.bandwidth_gbs and (g.bf16_tflops or g.fp16_tflops))
 ENGINES = st.sampled_from(["vllm", "sglang", "trtllm"])
 SIZES = st.sampled_from([1, 2, 4, 8])
@@ -97,15 +122,25 @@ def test_more_concurrency_never_lowers_tpot_nor_tokens_per_s(model, engine, tens
 
 
 @settings(max_examples=60, deadline=None)
-@given(MODELS, ENGINES, SIZES, st.floats(1, 512), st.sampled_from([(128.0, 512.0), (1024.0, 1024.0), (8192.0, 512.0)]))
+@given(
+    MODELS,
+    ENGINES,
+    SIZES,
+    st.floats(1, 512),
+    st.sampled_from([(128.0, 512.0), (1024.0, 1024.0), (8192.0, 512.0)]),
+)
 def test_a_faster_gpu_is_never_slower(model, engine, tensor, concurrency, lengths):
     from capacity.performance.layout import devices
 
     names = GPUS
-    found = {name: at(deployment(*model, name, tensor, engine=engine), concurrency, *lengths) for name in names}
+    found = {
+        name: at(deployment(*model, name, tensor, engine=engine), concurrency, *lengths) for name in names
+    }
     work = deployment(*model, "h100-sxm", tensor).work
     rows = devices([find_gpu(n) for n in names])
-    marks = np.hstack([rows.bandwidth, rows.bf16, rows.peak(work.dense_compute), rows.peak(work.expert_compute), rows.link])
+    marks = np.hstack(
+        [rows.bandwidth, rows.bf16, rows.peak(work.dense_compute), rows.peak(work.expert_compute), rows.link]
+    )
     for i, slow in enumerate(names):
         for j, fast in enumerate(names):
             if (marks[j] >= marks[i]).all() and (marks[j] > marks[i]).any():
@@ -113,7 +148,15 @@ def test_a_faster_gpu_is_never_slower(model, engine, tensor, concurrency, length
 
 
 @settings(max_examples=80, deadline=None)
-@given(MODELS, ENGINES, SIZES, st.floats(1, 4096), st.floats(1, 50_000), st.floats(1, 8000), st.sampled_from(GPUS))
+@given(
+    MODELS,
+    ENGINES,
+    SIZES,
+    st.floats(1, 4096),
+    st.floats(1, 50_000),
+    st.floats(1, 8000),
+    st.sampled_from(GPUS),
+)
 def test_never_beyond_physics(model, engine, tensor, concurrency, prompt, output, gpu):
     f = at(deployment(*model, gpu, tensor, engine=engine), concurrency, prompt, output)
     for band in (f.tpot_s, f.ttft_s, f.e2e_s, f.output_tokens_per_s, f.requests_per_s):
@@ -159,21 +202,31 @@ def test_releases_of_any_age_are_answered():
         assert answer["tpot_s"]["low"] < answer["tpot_s"]["value"] < answer["tpot_s"]["high"]
     newer = run_estimate({**base, "engine_version": "0.99.0"})
     assert newer["extrapolated"]
-    assert newer["tpot_s"]["high"] / newer["tpot_s"]["value"] > plain["tpot_s"]["high"] / plain["tpot_s"]["value"]
+    assert (
+        newer["tpot_s"]["high"] / newer["tpot_s"]["value"]
+        > plain["tpot_s"]["high"] / plain["tpot_s"]["value"]
+    )
     assert engine_key("vllm", "0.6.3") == "vllm-v0"
-    assert run_estimate({**base, "engine": "trtllm", "engine_version": "1.2.0rc6.post3"})["tpot_s"]["value"] > 0
+    assert (
+        run_estimate({**base, "engine": "trtllm", "engine_version": "1.2.0rc6.post3"})["tpot_s"]["value"] > 0
+    )
 
 
 def test_measured_points_pull_the_curve_and_narrow_it():
     plain = run_estimate({**BASE, "concurrency": [4, 8, 16, 32, 64]})["curve"]
     wanted = {8: plain[1]["tpot_s"]["value"] * 1.3, 32: plain[3]["tpot_s"]["value"] * 1.2}
     given_points = [{"concurrency": c, "tpot_s": t, "ttft_s": None} for c, t in wanted.items()]
-    fixed = run_estimate({**BASE, "concurrency": [4, 8, 16, 32, 64], "measured_points": given_points})["curve"]
+    fixed = run_estimate({**BASE, "concurrency": [4, 8, 16, 32, 64], "measured_points": given_points})[
+        "curve"
+    ]
     for i, c in ((1, 8), (3, 32)):
         assert fixed[i]["tpot_s"]["value"] == pytest.approx(wanted[c], rel=0.02)
     for before, after in zip(plain, fixed, strict=True):
         assert after["tpot_s"]["value"] > before["tpot_s"]["value"] * 1.1
-        assert after["tpot_s"]["high"] / after["tpot_s"]["value"] <= before["tpot_s"]["high"] / before["tpot_s"]["value"] + 1e-9
+        assert (
+            after["tpot_s"]["high"] / after["tpot_s"]["value"]
+            <= before["tpot_s"]["high"] / before["tpot_s"]["value"] + 1e-9
+        )
     values = [row["tpot_s"]["value"] for row in fixed]
     assert values == sorted(values)
 
@@ -192,7 +245,12 @@ def test_any_measured_points_keep_the_curve_monotone(raw):
     c = np.geomspace(1, 256, 25)
     plain = at(d, c)
     given_points = [
-        MeasuredPoint(concurrency=a, tpot_s=max(float(np.interp(a, c, plain.tpot_s.value)) * b, float(np.interp(a, c, plain.floor_s)) * 1.01))
+        MeasuredPoint(
+            concurrency=a,
+            tpot_s=max(
+                float(np.interp(a, c, plain.tpot_s.value)) * b, float(np.interp(a, c, plain.floor_s)) * 1.01
+            ),
+        )
         for a, b in raw
     ]
     f = at(d, c, measured=given_points)
@@ -244,7 +302,9 @@ def test_the_answer_is_json_with_the_named_keys():
     for key in ("tpot_s", "ttft_s", "e2e_s", "output_tokens_per_s", "requests_per_s"):
         assert set(answer[key]) == {"value", "low", "high"}
     assert {"bound", "mfu", "mbu", "extrapolated", "warnings", "itl_s", "total_tokens_per_s"} <= set(answer)
-    assert answer["output_tokens_per_s_per_gpu"]["value"] * 4 == pytest.approx(answer["output_tokens_per_s"]["value"], rel=1e-5)
+    assert answer["output_tokens_per_s_per_gpu"]["value"] * 4 == pytest.approx(
+        answer["output_tokens_per_s"]["value"], rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +338,9 @@ def test_bad_input_says_what_was_seen(change, message):
 
 def test_points_are_read_as_given():
     assert measured_points(None) == ()
-    assert measured_points([{"concurrency": 8, "tpot_s": 0.011, "ttft_s": None}]) == (MeasuredPoint(concurrency=8, tpot_s=0.011),)
+    assert measured_points([{"concurrency": 8, "tpot_s": 0.011, "ttft_s": None}]) == (
+        MeasuredPoint(concurrency=8, tpot_s=0.011),
+    )
 
 
 def test_load_keys_do_not_shadow_scenario_keys():

@@ -22,7 +22,9 @@ def work_of(model: str, fmt: str | None = "bf16", kv: str = "auto") -> StepWork:
     return step_work(spec, resolve_weight_format(fmt, spec), resolve_kv_format(kv))
 
 
-def terms_of(work: StepWork, gpu: str = "h100-sxm", *, c: float = 8, p: float = 1024, o: float = 256, **layout: object):
+def terms_of(
+    work: StepWork, gpu: str = "h100-sxm", *, c: float = 8, p: float = 1024, o: float = 256, **layout: object
+):
     return step_terms(
         work,
         devices([find_gpu(gpu)]),
@@ -39,7 +41,9 @@ def term(terms, name: str) -> float:
 
 def test_weights_over_bandwidth_by_hand():
     # 8.03e9 parameters less the 0.525e9 of the embedding table, two bytes each, over 3,350 GB/s
-    assert term(terms_of(work_of("llama-3.1-8b")), "dense_weights") == pytest.approx(15.01e9 / 3350e9, rel=2e-3)
+    assert term(terms_of(work_of("llama-3.1-8b")), "dense_weights") == pytest.approx(
+        15.01e9 / 3350e9, rel=2e-3
+    )
 
 
 def test_cache_read_by_hand():
@@ -53,7 +57,9 @@ def test_latent_cache_is_not_split_by_tensor_parallelism():
     one, eight = terms_of(work, "h200", tensor=1), terms_of(work, "h200", tensor=8)
     assert term(one, "kv_read") == pytest.approx(term(eight, "kv_read"))
     grouped = work_of("llama-3.1-70b", "fp8")
-    assert term(terms_of(grouped, tensor=8), "kv_read") == pytest.approx(term(terms_of(grouped, tensor=1), "kv_read") / 8)
+    assert term(terms_of(grouped, tensor=8), "kv_read") == pytest.approx(
+        term(terms_of(grouped, tensor=1), "kv_read") / 8
+    )
 
 
 def test_expert_coverage_grows_from_the_routed_share_to_all():
@@ -85,7 +91,14 @@ def test_a_lone_request_waits_for_no_neighbour():
 
 
 def test_prefix_hits_shorten_prefill_only():
-    work, args = work_of("llama-3.1-8b"), {"concurrency": np.array([8.0]), "prompt_tokens": np.array([2048.0]), "output_tokens": np.array([64.0])}
+    work, args = (
+        work_of("llama-3.1-8b"),
+        {
+            "concurrency": np.array([8.0]),
+            "prompt_tokens": np.array([2048.0]),
+            "output_tokens": np.array([64.0]),
+        },
+    )
     device = devices([find_gpu("h100-sxm")])
     cold = step_terms(work, device, Layout(), **args)
     warm = step_terms(work, device, Layout(), cached_tokens=1024.0, **args)
@@ -93,16 +106,26 @@ def test_prefix_hits_shorten_prefill_only():
     assert term(warm, "kv_read") == term(cold, "kv_read")
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3.5-397B-A17B", "zai-org/GLM-5"])
+@pytest.mark.parametrize(
+    "model",
+    ["llama-3.1-8b", "gpt-oss-120b", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3.5-397B-A17B", "zai-org/GLM-5"],
+)
 def test_no_term_falls_with_concurrency_and_none_outgrows_it(model: str):
     work = work_of(model, None)
     c = np.geomspace(1, 2048, 60)
     terms = step_terms(
-        work, devices([find_gpu("b200")]), Layout(tensor=8), concurrency=c, prompt_tokens=np.array([2048.0]), output_tokens=np.array([512.0])
+        work,
+        devices([find_gpu("b200")]),
+        Layout(tensor=8),
+        concurrency=c,
+        prompt_tokens=np.array([2048.0]),
+        output_tokens=np.array([512.0]),
     )
     values = terms.values[:, 0]
     assert (np.diff(values, axis=1) >= -1e-15).all()
-    neighbours = [NAMES.index(n) for n in ("prefill_matmul", "prefill_attention", "prefill_all_reduce", "prefills")]
+    neighbours = [
+        NAMES.index(n) for n in ("prefill_matmul", "prefill_attention", "prefill_all_reduce", "prefills")
+    ]
     for i in range(len(NAMES)):
         if i not in neighbours:
             assert (np.diff(values[i] / c) <= 1e-12 * np.abs(values[i] / c).max()).all(), NAMES[i]
@@ -121,7 +144,10 @@ def test_terms_are_finite_for_every_model_of_the_catalogue():
 
 
 def test_precisions_of_formats():
-    seen = {fmt: precision_of(fmt) for fmt in ("bf16", "fp8-block128", "mxfp4", "nvfp4", "awq-int4-g128", "int8-w8a8", "gguf-q4_k_m")}
+    seen = {
+        fmt: precision_of(fmt)
+        for fmt in ("bf16", "fp8-block128", "mxfp4", "nvfp4", "awq-int4-g128", "int8-w8a8", "gguf-q4_k_m")
+    }
     assert list(seen.values()) == ["bf16", "fp8", "fp4", "fp4", "int4", "int8", "int4"]
 
 

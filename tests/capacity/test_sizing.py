@@ -18,11 +18,23 @@ from capacity.speed_grid import Axis, front, pareto, speed_grid
 from capacity.speed_options import disaggregated, format_variants, layout_variants
 
 ASK = {
-    "model": "llama-3.1-70b", "weight_formats": ["fp8"], "arrival_rate_rps": 10, "prompt_tokens": 1024, "output_tokens": 256,
-    "slo_ttft_s": 1.0, "slo_tpot_s": 0.04, "gpus": ["h100-sxm", "h200", "b200", "l40s", "a100-80-sxm"],
-}  # fmt: skip
-ONE = {"model": "llama-3.1-70b", "weight_format": "fp8", "gpu": "h100-sxm", "tensor_parallel_size": 4, "prompt_tokens": 1024,
-       "output_tokens": 256}  # fmt: skip
+    "model": "llama-3.1-70b",
+    "weight_formats": ["fp8"],
+    "arrival_rate_rps": 10,
+    "prompt_tokens": 1024,
+    "output_tokens": 256,
+    "slo_ttft_s": 1.0,
+    "slo_tpot_s": 0.04,
+    "gpus": ["h100-sxm", "h200", "b200", "l40s", "a100-80-sxm"],
+}
+ONE = {
+    "model": "llama-3.1-70b",
+    "weight_format": "fp8",
+    "gpu": "h100-sxm",
+    "tensor_parallel_size": 4,
+    "prompt_tokens": 1024,
+    "output_tokens": 256,
+}
 
 
 def test_every_option_meets_the_slo_at_its_own_load():
@@ -44,24 +56,38 @@ def test_one_replica_fewer_would_not_do():
 
 
 def test_ranked_by_cost_then_gpus():
-    found = run_size({**ASK, "prices_usd_per_gpu_hour": {"h100-sxm": 2.0, "h200": 3.0, "b200": 5.0}})["deployments"]
-    costs = [math.sqrt(d["usd_per_hour"]["low"] * d["usd_per_hour"]["high"]) for d in found if d["usd_per_hour"]]
+    found = run_size({**ASK, "prices_usd_per_gpu_hour": {"h100-sxm": 2.0, "h200": 3.0, "b200": 5.0}})[
+        "deployments"
+    ]
+    costs = [
+        math.sqrt(d["usd_per_hour"]["low"] * d["usd_per_hour"]["high"]) for d in found if d["usd_per_hour"]
+    ]
     assert costs == sorted(costs)
     mine = next(d for d in found if d["gpu"] == "h100-sxm")
     assert mine["usd_per_hour"] == {"low": 2.0 * mine["gpus"], "high": 2.0 * mine["gpus"], "source": "yours"}
-    assert mine["usd_per_million_output_tokens"]["low"] == pytest.approx(2.0 * mine["gpus"] / 3600 / (10 * 256) * 1e6, rel=1e-3)
+    assert mine["usd_per_million_output_tokens"]["low"] == pytest.approx(
+        2.0 * mine["gpus"] / 3600 / (10 * 256) * 1e6, rel=1e-3
+    )
     by_gpus = run_size({**ASK, "rank_by": "gpus"})["deployments"]
     assert [d["gpus"] for d in by_gpus] == sorted(d["gpus"] for d in by_gpus)
 
 
 def test_a_spare_adds_one_replica():
-    none, one = (size(parse_size({**ASK, "spare_replicas": n, "gpus": ["h200"], "tensor_parallel_sizes": [2]}))[0][0] for n in (0, 1))
+    none, one = (
+        size(parse_size({**ASK, "spare_replicas": n, "gpus": ["h200"], "tensor_parallel_sizes": [2]}))[0][0]
+        for n in (0, 1)
+    )
     assert one.replicas == none.replicas + 1
     assert one.gpus == none.gpus + 2
 
 
 def test_a_stricter_slo_never_needs_fewer_gpus():
-    loose, tight = (run_size({**ASK, "gpus": ["h200"], "tensor_parallel_sizes": [4], "slo_tpot_s": s})["deployments"][0]["gpus"] for s in (0.05, 0.02))
+    loose, tight = (
+        run_size({**ASK, "gpus": ["h200"], "tensor_parallel_sizes": [4], "slo_tpot_s": s})["deployments"][0][
+            "gpus"
+        ]
+        for s in (0.05, 0.02)
+    )
     assert tight >= loose
     p99 = run_size({**ASK, "gpus": ["h200"], "tensor_parallel_sizes": [4], "slo_percentile": 99})
     assert p99["deployments"][0]["gpus"] >= loose
@@ -146,7 +172,11 @@ def test_grid_over_gpus_keeps_reasons_and_can_be_stopped():
         (Axis(key="warp", values=(1,)), None, "cannot be swept"),
         (Axis(key="concurrency", values=()), None, "no values"),
         (Axis(key="concurrency", values=(1,)), Axis(key="concurrency", values=(1,)), "both axes"),
-        (Axis(key="concurrency", values=tuple(range(1, 1002))), Axis(key="prompt_tokens", values=tuple(range(1, 1002))), "cells"),
+        (
+            Axis(key="concurrency", values=tuple(range(1, 1002))),
+            Axis(key="prompt_tokens", values=tuple(range(1, 1002))),
+            "cells",
+        ),
     ],
 )
 def test_grids_that_make_no_sense(x, y, message):
@@ -163,22 +193,33 @@ def test_pareto_front_falls():
 
 
 def test_formats_side_by_side():
-    rows = {(v.changes["weight_format"], v.changes["kv_cache_dtype"]): v for v in format_variants(Scenario.parse(ONE), concurrency=32)}
-    assert rows["awq", "auto"].weights_gib < rows["fp8", "auto"].weights_gib < rows["bf16", "auto"].weights_gib
+    rows = {
+        (v.changes["weight_format"], v.changes["kv_cache_dtype"]): v
+        for v in format_variants(Scenario.parse(ONE), concurrency=32)
+    }
+    assert (
+        rows["awq", "auto"].weights_gib < rows["fp8", "auto"].weights_gib < rows["bf16", "auto"].weights_gib
+    )
     assert rows["fp8", "fp8"].kv_concurrency > 1.9 * rows["fp8", "auto"].kv_concurrency
     assert ("mxfp4", "auto") not in rows
     assert "arXiv" in rows["awq", "auto"].quality and "fp8 cache" in rows["fp8", "fp8"].quality
 
 
 def test_layouts_use_all_gpus_and_are_legal():
-    scenario = Scenario.parse({"model": "qwen3-235b-a22b-fp8", "gpu": "h200", "prompt_tokens": 1024, "output_tokens": 256})
+    scenario = Scenario.parse(
+        {"model": "qwen3-235b-a22b-fp8", "gpu": "h200", "prompt_tokens": 1024, "output_tokens": 256}
+    )
     rows = layout_variants(scenario, gpus=8, concurrency=64)
     assert all(v.gpus == 8 for v in rows if v.gpus is not None)
     assert any(v.changes["enable_expert_parallel"] for v in rows)
     assert all((v.forecast is None) == (v.reason is not None) for v in rows)
-    one = next(v for v in rows if v.changes["tensor_parallel_size"] == 1 and v.changes["data_parallel_size"] == 8)
+    one = next(
+        v for v in rows if v.changes["tensor_parallel_size"] == 1 and v.changes["data_parallel_size"] == 8
+    )
     eight = next(v for v in rows if v.changes["tensor_parallel_size"] == 8)
-    assert eight.traffic_gb_per_s > 0 and (one.traffic_gb_per_s is None or one.traffic_gb_per_s < eight.traffic_gb_per_s)
+    assert eight.traffic_gb_per_s > 0 and (
+        one.traffic_gb_per_s is None or one.traffic_gb_per_s < eight.traffic_gb_per_s
+    )
 
 
 def test_disaggregation_is_flagged_and_bounded():
