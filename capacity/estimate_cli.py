@@ -51,12 +51,7 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _needed(value: Any, key: str, low: float, high: float) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not low <= value <= high
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         seen = (
             "missing"
             if value is None

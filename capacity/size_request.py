@@ -5,7 +5,6 @@ Left out: the search (sizing.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,12 +104,7 @@ def _number(raw: Mapping[str, Any], key: str, low: float, high: float) -> float 
     value = raw.get(key)
     if value is None:
         return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not low <= value <= high
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise CapacityError(
             f"{key} is {str(value)[:40]!r}; expected a number, {low:g} to {high:,.10g}", field=key
         )

@@ -312,6 +312,7 @@ def test_the_answer_is_json_with_the_named_keys():
     [
         ({"concurrency": 0}, "concurrency is 0; expected a number, 1 to 1,000,000"),
         ({"concurrency": float("nan")}, "concurrency is nan"),
+        ({"concurrency": 10**400}, "concurrency is 1000"),
         ({"concurrency": "many"}, "concurrency is 'many'"),
         ({"concurrency": None}, "neither is given"),
         ({"arrival_rate_rps": 3}, "both are given"),
