@@ -225,6 +225,9 @@ class Poller:
             self._wake.notify_all()
 
     def _take_in(self, state: _State, snapshot: TargetSnapshot) -> None:
+        if snapshot.up:
+            engines = tuple(_sharing(state.engines.get(e.engine), e) for e in snapshot.engines)
+            snapshot = replace(snapshot, engines=engines)
         self._pending += self._intervals(state, snapshot)
         state.recent.append(snapshot)
         while len(state.recent) > self._recent_size:
@@ -366,6 +369,18 @@ class Poller:
                 if ring.items
             ]
         return min(starts) if starts else None
+
+
+def _sharing(before: EngineSnapshot | None, after: EngineSnapshot) -> EngineSnapshot:
+    """``after`` with the earlier objects wherever a reading did not change: half the memory of a quiet
+    engine.
+    """
+    if before is None:
+        return after
+    old = before.readings
+    readings = {name: old[name] if old.get(name) == new else new for name, new in after.readings.items()}
+    config = before.config if before.config == after.config else after.config
+    return replace(after, readings=readings, config=config)
 
 
 def _between(value: int, limits: tuple[int, int]) -> int:
