@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from capacity.catalog.relatives import as_relative, relative
 from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.model import ModelSpec
@@ -141,4 +142,23 @@ def model_spec(name: str) -> ModelSpec:
     >>> model_spec("qwen3-32b").num_hidden_layers
     64
     """
-    return _spec(find_model_id(name))
+    try:
+        return _spec(find_model_id(name))
+    except CapacityError as unknown:
+        found = _relative_spec(name)
+        if found is None:
+            raise unknown from None
+        return found
+
+
+@lru_cache(maxsize=256)
+def _relative_spec(name: str) -> ModelSpec | None:
+    found = relative(name)
+    for candidate in found.candidates if found is not None else ():
+        try:
+            base = _spec(find_model_id(candidate))
+        except CapacityError:
+            continue
+        assert found is not None
+        return as_relative(base, name, found)
+    return None

@@ -1,0 +1,40 @@
+"""Names that point at a catalogue row: what is taken, and that it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from capacity.catalog import model_spec
+from capacity.errors import CapacityError
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "weight_format", "length"),
+    [
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", None, 8192),
+        (
+            "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8",
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "int8-w8a8",
+            131_072,
+        ),
+        ("RedHatAI/Qwen2.5-7B-Instruct-fp8-dynamic", "Qwen/Qwen2.5-7B-Instruct", "fp8-channel", 32_768),
+        ("Qwen/Qwen2.5-14B-Instruct-AWQ", "Qwen/Qwen2.5-14B-Instruct", "awq-int4-g128", 32_768),
+        ("moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2-Instruct", "ct-int4-g32-sym", 262_144),
+        ("llama-4-scout", "meta-llama/Llama-4-Scout-17B-16E-Instruct", None, 10_485_760),
+    ],
+)
+def test_a_relative_is_its_row_with_what_differs(
+    name: str, base: str, weight_format: str | None, length: int
+) -> None:
+    found, row = model_spec(name), model_spec(base)
+    assert found.model_id == name and found.layers == row.layers
+    assert found.max_position_embeddings == length
+    assert (found.quantization.weight_format if found.quantization else None) == weight_format
+    assert found.notes[0].startswith(f"taken as {base}")
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing-7b", "llama-9", "someone/else-AWQ"])
+def test_other_names_stay_unknown(name: str) -> None:
+    with pytest.raises(CapacityError, match="not in the catalogue"):
+        model_spec(name)
