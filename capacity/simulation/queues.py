@@ -93,7 +93,9 @@ class PriorityQueue:
         self.count -= 1
 
     def first(self, count: int) -> list[Sequence]:
-        return [entry[3] for entry in nsmallest(count, self.heap) if entry[3].state != GONE]
+        """Up to ``count`` requests from the front (the first three of a heap are among its first seven entries)."""
+        near = self.heap[:7] if count <= 3 else self.heap
+        return [entry[3] for entry in nsmallest(count, near) if entry[3].state != GONE]
 
     def __iter__(self) -> Iterator[Sequence]:
         return (entry[3] for entry in sorted(self.heap) if entry[3].state != GONE)

@@ -12,6 +12,9 @@ from capacity.simulation.sequence import Sequence
 from capacity.simulation.settings import EngineSettings
 from capacity.simulation.walk import walk, worst_goes
 
+LOOK_AHEAD = 64
+"""How far down the line ``head_of_line: skip`` looks for somebody who fits."""
+
 
 class VllmV1:
     """Rules of the V1 scheduler for one engine."""
@@ -136,7 +139,7 @@ class VllmV1:
         """The waiting line, in order, until somebody does not fit."""
         waiting, pool, layout, running = engine.waiting, engine.pool, engine.layout, engine.running
         passed = False
-        line = iter(list(waiting)) if self.skips else None
+        line = iter(waiting.first(LOOK_AHEAD)) if self.skips else None
         while True:
             if line is not None:
                 seq = next(line, None)

@@ -234,3 +234,73 @@ def test_a_shared_prefix_is_computed_once() -> None:
     ends = [event["t_s"] for event in answer["events"] if event["event"] == "finish"]
     assert ends == [13.0, 25.0]
     assert answer["prefix_cache"]["hit_tokens"] == 8
+
+
+def test_vllm_v0_brings_swapped_requests_back_before_anybody_new() -> None:
+    # as in the swap log above; request 2 arrives at 6 and fits, but V0 admits nobody while somebody is swapped out; its
+    # prompt then gets a step of its own, 9-10, in which request 1 does not decode
+    events = log(
+        [(0, 4, 7), (0, 4, 8), (6, 4, 1)],
+        num_blocks=4,
+        scheduler={"rules": "vllm-v0"},
+        preemption_mode="swap",
+        swap={"host_blocks": 8, "block_s": 0.25},
+    )
+    assert events[4:] == [
+        (5, "preempt", 1),
+        (7.5, "finish", 0),
+        (7.5, "resume", 1),
+        (9, "admit", 2),
+        (10, "first_token", 2),
+        (10, "finish", 2),
+        (12, "finish", 1),
+    ]
+
+
+def test_vllm_v0_ignores_a_prompt_that_never_leaves_the_watermark_free() -> None:
+    # 100 blocks, watermark 1: 99 blocks may be taken, 100 never
+    assert log([(0, 400, 1)], num_blocks=100, scheduler={"rules": "vllm-v0"}) == [(0, "reject", 0)]
+    assert log([(0, 396, 1)], num_blocks=100, scheduler={"rules": "vllm-v0"})[0] == (0, "admit", 0)
+    assert log([(0, 400, 1)], num_blocks=100)[0] == (0, "admit", 0)
+
+
+def test_sglang_retracts_the_longest_prompt_among_those_with_fewest_tokens() -> None:
+    # 8 blocks of 4. Request 0 (8 + 12) holds 2 blocks; at 1 request 1 (4 + 12, plus a page: 20 tokens) fits the 24 free.
+    # Both decode from 2. After 8 steps they hold 4 + 3 blocks and both need one more at 10: both have 9 tokens, so the
+    # longer prompt goes. It needs 5 blocks for its 17 tokens and waits until request 1 ends at 13.
+    events = log(
+        [(0, 8, 12), (0, 4, 12)],
+        num_blocks=8,
+        scheduler={"rules": "sglang", "schedule_conservativeness": 0.01},
+    )
+    assert events == [
+        (0, "admit", 0),
+        (1, "first_token", 0),
+        (1, "admit", 1),
+        (2, "first_token", 1),
+        (10, "preempt", 0),
+        (13, "finish", 1),
+        (13, "resume", 0),
+        (16, "finish", 0),
+    ]
+
+
+def test_capped_prompts_share_the_budget_in_list_order() -> None:
+    # budget 8, cap 4. Requests 0 and 1 have 16 tokens each and share the budget in list order, 4 + 4 per step, for
+    # four steps; request 2 finds no budget until 4.
+    capped = {
+        "max_num_batched_tokens": 8,
+        "max_num_seqs": 4,
+        "scheduler": {"long_prefill_token_threshold": 4},
+    }
+    assert log([(0, 16, 1), (0, 16, 1), (0, 4, 2)], num_blocks=40, **capped) == [
+        (0, "admit", 0),
+        (0, "admit", 1),
+        (4, "first_token", 0),
+        (4, "finish", 0),
+        (4, "first_token", 1),
+        (4, "finish", 1),
+        (4, "admit", 2),
+        (5, "first_token", 2),
+        (6, "finish", 2),
+    ]
