@@ -15,7 +15,6 @@ from typing import Any
 from capacity.catalog.table import read_table
 from capacity.errors import ConfigError
 
-
 MAX_NUMBER = 1_000_000
 
 
