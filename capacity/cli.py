@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.scenario import Scenario, field_table
 
@@ -78,16 +79,12 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         if verb == "simulate":
             one.add_argument("--trace", metavar="FILE", help="request trace, CSV or JSONL")
             one.add_argument("--seed", type=int, default=None, help="seed of the run")
-        if verb == "export":
-            one.add_argument("--what", help="report, serve-command, json or csv")
-        if verb == "search":
-            one.add_argument("--question", help="max_model_len, gpu_memory_utilization, gpus or cheapest")
-            one.add_argument("--concurrency", type=int, help="full-length requests to hold")
-            one.add_argument("--max-gpus", dest="max_gpus", type=int, help="most GPUs to consider")
+        for row in _verb_flags(verb):
+            one.add_argument(_flag(row["key"]), dest=f"key_{row['key']}", metavar="VALUE", help=row["help"])
         for field in field_table().values():
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type == "flag" else {}
             one.add_argument(
-                f"--{field.key.replace('_', '-')}",
+                _flag(field.key),
                 dest=f"key_{field.key}",
                 metavar="VALUE",
                 help=field.help,
@@ -97,14 +94,22 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     raw: dict[str, Any] = {}
     if options.scenario is not None:
         raw = read_object(options.scenario)
-    for key in ("question", "concurrency", "max_gpus", "what"):
-        if getattr(options, key, None) is not None:
-            raw[key] = getattr(options, key)
-    for field in field_table().values():
-        text = getattr(options, f"key_{field.key}")
+    types = {field.key: field.type for field in field_table().values()}
+    types.update({row["key"]: row["type"] for row in _verb_flags(options.verb)})
+    for key, kind in types.items():
+        text = getattr(options, f"key_{key}")
         if text is not None:
-            raw[field.key] = _from_flag(field.key, field.type, text)
+            raw[key] = _from_flag(key, kind, text)
     return options, raw
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _verb_flags(verb: str) -> list[dict[str, str]]:
+    """Flags of one verb beside the scenario's."""
+    return [row for row in read_table("verb_flags") if row["verb"] == verb]
 
 
 def _from_flag(key: str, kind: str, text: str) -> Any:
@@ -227,6 +232,12 @@ def _short(value: Any) -> str:
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, dict):
+        if {"value", "low", "high"} <= set(value):
+            return f"{_short(value['value'])} ({_short(value['low'])}-{_short(value['high'])})"
+        return ", ".join(f"{key} {_short(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(_short(item) for item in value) or "none"
     return str(value)
 
 
