@@ -18,11 +18,8 @@ from capacity.simulation.admission import Policy, PoolView, Refusal
 from capacity.simulation.clients import Client
 from capacity.simulation.fleet import Dispatcher, FleetSettings, Health
 from capacity.simulation.record import FINISHED, REJECTED, Event, Record
-from capacity.simulation.replica import Replica, Rules
-from capacity.simulation.rules_sglang import Sglang
-from capacity.simulation.rules_static import StaticBatch
-from capacity.simulation.rules_vllm_v0 import VllmV0
-from capacity.simulation.rules_vllm_v1 import VllmV1
+from capacity.simulation.replica import Replica
+from capacity.simulation.rules import make_rules
 from capacity.simulation.run import ClosedLoop, Run
 from capacity.simulation.sequence import GONE, Prefix
 from capacity.simulation.sequence import Sequence as Live
@@ -31,13 +28,6 @@ from capacity.simulation.step_time import TICKS_PER_S, to_ticks
 from capacity.workload import Requests
 
 END = 1 << 200
-_RULES: dict[str, Callable[[EngineSettings], Rules]] = {
-    "vllm-v1": VllmV1,
-    "vllm-v0": VllmV0,
-    "sglang": Sglang,
-    "static": StaticBatch,
-    "request-level": StaticBatch,
-}
 
 
 class Simulation:
@@ -361,10 +351,9 @@ class Simulation:
 
     def _start_engine(self, now: int = 0) -> None:
         number = len(self.engines)
-        rules = _RULES[self.settings.scheduler.rules](self.settings)
         engine = Replica(
             self.settings,
-            rules,
+            make_rules(self.settings),
             self.record,
             number=number,
             sharing=self.sharing,
