@@ -128,7 +128,7 @@ def test_bad_input_is_a_sentence_and_stays(page: Page, app_url: str) -> None:
     expect(page.get_by_test_id("stAlert").first).to_contain_text("max_model_len is -5", timeout=WAIT_MS)
     assert page.locator(".st-key-plan_max_model_len input").input_value() == "-5"
     assert figures(page) == before
-    expect(page.get_by_text("Last answer")).to_be_visible()
+    expect(page.get_by_text("Last answer", exact=True)).to_be_visible()
 
 
 def test_uploaded_config_and_back_to_an_example(page: Page, app_url: str, tmp_path: Path) -> None:
