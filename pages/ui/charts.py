@@ -69,7 +69,7 @@ def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
     budget = bill.budget_bytes / GIB
     stage = plan.pool.stage if plan.pool else 0
     kv = plan.kv_bytes[stage] / GIB
-    parts = [
+    parts: list[tuple[str, float, float | None, float | None]] = [
         (term.name, term.bytes / GIB, term.low_bytes / GIB, term.high_bytes / GIB) for term in bill.terms
     ]
     parts.append(("kv_cache", kv, plan.kv_low_bytes[stage] / GIB, plan.kv_high_bytes[stage] / GIB))
