@@ -104,6 +104,14 @@ def verdict(plan: Plan) -> str:
     )
     if plan.fit == "marginal":
         return f"Marginal: {requests}; {plan.reason}."
+    if counted.typical is not None and counted.guaranteed < counted.seats:
+        fit = f"of this workload {counted.typical.mean:,} fit"
+        bound = (
+            f"seats allow {counted.seats:,}"
+            if counted.binding == "kv_cache"
+            else f"there the {counted.seats:,} seats (max_num_seqs) bind first"
+        )
+        return f"Fits. {requests}, bound by KV cache; {fit}, {bound}."
     if counted.binding == "kv_cache":
         return f"Fits. {requests}, bound by KV cache; seats allow {counted.seats:,}."
     return f"Fits. {requests}; the {counted.seats:,} seats (max_num_seqs) bind before KV cache does."

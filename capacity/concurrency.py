@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
-from capacity.scenario import Length
+from capacity.scenario import Length, Scenario
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +51,19 @@ class Concurrency:
     typical: Typical | None
     seats: int
     binding: Literal["kv_cache", "max_num_seqs"]
+
+
+def prompt_of(s: Scenario) -> Length:
+    """The prompt's lengths in tokens with the images that every request carries."""
+    images = (s.images_per_request or 0) * (s.image_tokens or 0)
+    prompt = s.prompt_tokens or Length(mean=0.0)
+    if not images:
+        return prompt
+    return Length(
+        mean=prompt.mean + images,
+        cv=prompt.cv * prompt.mean / (prompt.mean + images),
+        values=tuple(v + images for v in prompt.values),
+    )
 
 
 def length_points(length: Length, count: int = QUANTILES) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capacity.assumptions import Assumption
-from capacity.concurrency import Concurrency, typical
+from capacity.concurrency import Concurrency, prompt_of, typical
 from capacity.errors import CapacityError
 from capacity.kv_cache.grouping import Grouping, group_layers
 from capacity.kv_cache.layer_cache import LayerCache
@@ -257,19 +257,6 @@ def _concurrency(
         typical=usual,
         seats=r.max_num_seqs,
         binding="kv_cache" if limit < r.max_num_seqs else "max_num_seqs",
-    )
-
-
-def prompt_of(s: Scenario) -> Length:
-    """The prompt's lengths in tokens with the images that every request carries."""
-    images = (s.images_per_request or 0) * (s.image_tokens or 0)
-    prompt = s.prompt_tokens or Length(mean=0.0)
-    if not images:
-        return prompt
-    return Length(
-        mean=prompt.mean + images,
-        cv=prompt.cv * prompt.mean / (prompt.mean + images),
-        values=tuple(v + images for v in prompt.values),
     )
 
 

@@ -19,8 +19,10 @@ from capacity.plan import Plan, plan
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
 
+MEASURED_POOL = ("kv_cache_gib", "kv_cache_memory_bytes", "num_gpu_blocks_override")
 QUESTIONS = ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest")
 UTILIZATION_STEPS = range(10, 99)
+LONGEST_TRIED = 1_048_576
 FORMATS = ("auto", "fp8", "awq")
 
 
@@ -62,7 +64,8 @@ def search(scenario: Scenario, question: str, *, concurrency: int = 1, max_gpus:
 
 def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
     """The longest max_model_len that holds ``concurrency`` full-length requests."""
-    limit = model_of(scenario).max_position_embeddings or scenario.max_model_len or 1_048_576
+    own = model_of(scenario).max_position_embeddings
+    limit = own or scenario.max_model_len or LONGEST_TRIED
     low, high, tried, best = 0, limit, 0, None
     probes = [limit]
     while low < high:
@@ -79,9 +82,12 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
         else:
             high = middle - 1
     if best is None:
-        text = f"no max_model_len holds {concurrency:,} requests on this hardware"
+        text = _seats_text(candidate, concurrency) or (
+            f"no max_model_len holds {concurrency:,} request{_s(concurrency)} on this hardware"
+        )
         return Found(question="max_model_len", changes={}, plan=None, sentence=text, tried=tried)
-    why = "the model's own limit" if low == limit else "bound by KV cache"
+    reached = "the model's own limit" if own else "the longest length tried: the config states no limit"
+    why = reached if low == limit else "bound by KV cache"
     text = f"max_model_len {low:,} holds {concurrency:,} full-length request{_s(concurrency)} ({why})"
     return Found(
         question="max_model_len", changes={"max_model_len": low}, plan=best, sentence=text, tried=tried
@@ -102,6 +108,12 @@ def _longest_in_pool(found: Plan, concurrency: int) -> int:
 
 def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
     """The smallest gpu_memory_utilization (in steps of 0.01) that holds ``concurrency`` full-length requests."""
+    given = next((k for k in MEASURED_POOL if getattr(scenario, k) is not None), None)
+    if given is not None:
+        raise CapacityError(
+            f"{given} sets the pool whatever the utilization; leave it out to search gpu_memory_utilization",
+            field=given,
+        )
     low, high, tried, best = UTILIZATION_STEPS.start, UTILIZATION_STEPS.stop, 0, None
     while low < high:
         middle = (low + high) // 2 if tried else high - 1  # the most first: often even that is too little
@@ -113,7 +125,7 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
             low = middle + 1
     key = "gpu_memory_utilization"
     if best is None:
-        text = (
+        text = _seats_text(candidate, concurrency) or (
             f"no gpu_memory_utilization up to 0.98 holds {concurrency:,} full-length request{_s(concurrency)}"
         )
         return Found(question=key, changes={}, plan=None, sentence=text, tried=tried)
@@ -129,14 +141,38 @@ def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found
     for layout in _layouts(scenario, max_gpus):
         if first is not None and _too_heavy(first, layout):
             continue
-        candidate = _try(replace(scenario, pipeline_layer_split=None, **layout))
+        candidate = _try(_moved(scenario, layout))
         tried += 1
         first = first or candidate
         if candidate is not None and enough(candidate, concurrency):
-            text = f"{_layout_text(layout)} holds {concurrency:,} full-length request{_s(concurrency)}"
+            text = _layout_text(layout, candidate, concurrency)
             return Found(question="gpus", changes=layout, plan=candidate, sentence=text, tried=tried)
-    text = f"{max_gpus} GPUs of this kind do not hold {concurrency:,} full-length request{_s(concurrency)}"
+    text = (first and _seats_text(first, concurrency)) or (
+        f"no layout of up to {max_gpus} GPUs of this kind holds {concurrency:,} full-length request{_s(concurrency)}"
+    )
     return Found(question="gpus", changes={}, plan=None, sentence=text, tried=tried)
+
+
+def _moved(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
+    """The scenario on other GPUs: figures measured for one layout's pool do not hold there, measured weights are spread."""
+    gpus_before = scenario.tensor_parallel_size * scenario.pipeline_parallel_size
+    gpus_now = changes["tensor_parallel_size"] * changes["pipeline_parallel_size"]
+    weights = scenario.weights_gib
+    if weights is not None:
+        weights = weights * gpus_before / gpus_now
+    free = replace(scenario, kv_cache_gib=None, kv_cache_memory_bytes=None, num_gpu_blocks_override=None)
+    return replace(free, pipeline_layer_split=None, weights_gib=weights, **changes)
+
+
+def _seats_text(found: Plan, concurrency: int) -> str | None:
+    """The sentence where seats and not memory keep the requests out, else None."""
+    if found.concurrency.seats >= concurrency:
+        return None
+    return _too_few_seats(found.concurrency.seats, concurrency)
+
+
+def _too_few_seats(seats: int, concurrency: int) -> str:
+    return f"max_num_seqs {seats:,} allows fewer than {concurrency:,} requests, whatever the memory"
 
 
 def _too_heavy(found: Plan, layout: dict[str, Any]) -> bool:
@@ -158,20 +194,29 @@ def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
             continue
         for text_format in FORMATS if scenario.weight_format is None else (scenario.weight_format,):
             for layout in _layouts(scenario, min(8, max_gpus), pipeline=False):
-                cost = gpu.price_low_usd_per_hour * layout["tensor_parallel_size"]
+                cost = (
+                    gpu.price_low_usd_per_hour * layout["tensor_parallel_size"] * scenario.data_parallel_size
+                )
                 if best is not None and cost >= best[0]:
                     continue
                 changes = {"gpu": gpu.id, "weight_format": text_format, **layout}
-                candidate = _try(replace(scenario, gpu_memory_gib=None, weights_gib=None, **changes))
+                moved = replace(_moved(scenario, changes), gpu_memory_gib=None)
+                if text_format not in ("auto", scenario.weight_format):
+                    moved = replace(moved, weights_gib=None)
+                candidate = _try(moved)
                 tried += 1
                 if candidate is not None and enough(candidate, concurrency):
                     best = (cost, candidate, changes)
     if best is None:
+        seats = scenario.max_num_seqs
         text = f"no bundled GPU with a known price holds {concurrency:,} full-length request{_s(concurrency)}"
+        if seats is not None and seats < concurrency:
+            text = _too_few_seats(seats, concurrency)
         return Found(question="cheapest", changes={}, plan=None, sentence=text, tried=tried)
     cost, found, changes = best
+    count = changes["tensor_parallel_size"] * scenario.data_parallel_size
     text = (
-        f"{changes['tensor_parallel_size']} x {found.resolved.gpu.name if found.resolved.gpu else ''} with "
+        f"{count} x {found.resolved.gpu.name if found.resolved.gpu else ''} with "
         f"{found.resolved.weight_format.id} weights from {cost:.2f} USD/h (lowest listed price)"
     )
     return Found(
@@ -192,7 +237,11 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
     s = replace(
         r.scenario, prompt_tokens=None, output_tokens=None
     )  # full-length requests are what is counted
-    given = s.kv_cache_gib is not None or s.kv_cache_memory_bytes is not None
+    measured = [key for key in MEASURED_POOL if getattr(s, key) is not None]
+    given = bool(measured)
+    if given and found.binding_constraint == "memory":
+        left = dict.fromkeys(measured)
+        yield from _single(s, left, f"leave out {', '.join(measured)}", concurrency)
     if r.total_bytes is not None and not given:
         yield from _offer(
             smallest_utilization(s, concurrency=concurrency), "raise --gpu-memory-utilization", s
@@ -250,10 +299,9 @@ def _try(scenario: Scenario) -> Plan | None:
 
 def _layouts(scenario: Scenario, max_gpus: int, *, pipeline: bool = True) -> Iterator[dict[str, Any]]:
     spec = model_of(scenario)
-    sizes = [
-        size for size in valid_tensor_parallel_sizes(spec, limit=min(8, max_gpus)) if size & (size - 1) == 0
-    ]
-    stages = (1, 2, 3, 4) if pipeline else (1,)
+    most = max(8, scenario.tensor_parallel_size)
+    sizes = valid_tensor_parallel_sizes(spec, limit=min(most, max_gpus))
+    stages = range(1, min(max_gpus, spec.num_hidden_layers) + 1) if pipeline else (1,)
     options = sorted(
         {
             (tensor * stage, stage, tensor)
@@ -266,10 +314,19 @@ def _layouts(scenario: Scenario, max_gpus: int, *, pipeline: bool = True) -> Ite
         yield {"tensor_parallel_size": tensor, "pipeline_parallel_size": stage}
 
 
-def _layout_text(layout: dict[str, Any]) -> str:
-    tensor, stage = layout["tensor_parallel_size"], layout["pipeline_parallel_size"]
-    stages = f" x PP {stage}" if stage > 1 else ""
-    return f"{tensor * stage} GPU{_s(tensor * stage)} (TP {tensor}{stages})"
+def _layout_text(layout: dict[str, Any], found: Plan, concurrency: int) -> str:
+    tensor, stage, data = (
+        layout["tensor_parallel_size"],
+        layout["pipeline_parallel_size"],
+        found.resolved.parallel.data,
+    )
+    count = tensor * stage * data
+    parts = [f"TP {tensor}", *([f"PP {stage}"] if stage > 1 else []), *([f"DP {data}"] if data > 1 else [])]
+    each = " per replica" if data > 1 else ""
+    return (
+        f"{count} GPU{_s(count)} ({' x '.join(parts)}) {'holds' if count == 1 else 'hold'} {concurrency:,} "
+        f"full-length request{_s(concurrency)}{each}"
+    )
 
 
 def _s(count: int) -> str:

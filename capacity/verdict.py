@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from capacity.concurrency import Concurrency
+from capacity.concurrency import Concurrency, prompt_of
 from capacity.kv_cache.grouping import Grouping
-from capacity.kv_cache.layout import CacheLayout
+from capacity.kv_cache.layout import KERNEL_BLOCK, CacheLayout
 from capacity.kv_cache.pool import Pool
 from capacity.memory_terms import StageBills
 from capacity.resolve import Resolved
@@ -52,6 +52,18 @@ def verdict_of(
                     f"{gib(worst.budget_bytes):.1f} GiB"
                 ),
             )
+        override = r.scenario.num_gpu_blocks_override
+        asked = (override or 0) * pool.bytes_per_block
+        if override is not None and worst.non_kv_bytes + asked > r.total_bytes:
+            return (
+                "no",
+                "memory",
+                (
+                    f"num_gpu_blocks_override {override:,} asks for {gib(asked):.1f} GiB of KV cache; beside "
+                    f"{gib(worst.non_kv_bytes):.1f} GiB of weights and overheads the card has "
+                    f"{gib(max(0.0, r.total_bytes - worst.non_kv_bytes)):.1f} GiB"
+                ),
+            )
         if pool.num_blocks == 0 and max(high) <= 0:
             return (
                 "no",
@@ -59,6 +71,18 @@ def verdict_of(
                 (
                     f"weights and overheads take {gib(worst.non_kv_bytes):.1f} GiB per GPU, the engine may use "
                     f"{gib(worst.budget_bytes):.1f} GiB: nothing is left for KV cache"
+                ),
+            )
+    if bills is not None and given and r.total_bytes is not None:
+        stage = bills.bills[pool.stage]
+        held = stage.terms[0].low_bytes + low[pool.stage]
+        if held > r.total_bytes:
+            return (
+                "no",
+                "memory",
+                (
+                    f"{gib(low[pool.stage]):.1f} GiB of KV cache and {gib(stage.terms[0].bytes):.1f} GiB of weights do not fit "
+                    f"the card's {gib(r.total_bytes):.1f} GiB"
                 ),
             )
     if not pool.starts:
@@ -82,6 +106,24 @@ def verdict_of(
             "the estimate fits one full-length request, the low end of its interval does not",
         )
     return "yes", counted.binding, ""
+
+
+def _workload_warnings(r: Resolved) -> list[str]:
+    """Where the workload does not fit the request lengths that the engine takes."""
+    s, out = r.scenario, []
+    prompt = prompt_of(s)
+    longest = max(prompt.values) if prompt.values else prompt.mean
+    if longest >= r.max_model_len:
+        out.append(
+            f"prompts of {longest:,.0f} tokens{' with their images' if s.images_per_request and s.image_tokens else ''} reach "
+            f"max_model_len {r.max_model_len:,}: the engine refuses them, here they are counted as cut to that length"
+        )
+    if s.prompt_tokens is not None and s.shared_prefix_tokens > longest:
+        out.append(
+            f"shared_prefix_tokens {s.shared_prefix_tokens:,} is more than the prompt's {longest:,.0f}: the whole prompt is "
+            "taken as shared"
+        )
+    return out
 
 
 def warnings_of(
@@ -120,6 +162,17 @@ def warnings_of(
         out.append(
             f"the offload tier of {s.kv_offloading_size_gib:g} GiB in all ({per_rank:g} per rank) keeps prefixes longer; "
             f"it does not raise the requests that run at once{hybrid}"
+        )
+    out.extend(_workload_warnings(r))
+    if r.speculative_method == "mtp" and s.num_speculative_tokens and not r.spec.mtp_layers:
+        out.append(
+            "the config names no multi-token-prediction layer: one layer like the model's own is counted, its weights are "
+            "not in the bill"
+        )
+    if s.block_size is not None and s.block_size % KERNEL_BLOCK:
+        out.append(
+            f"block_size {s.block_size} is no multiple of {KERNEL_BLOCK}: the GPU attention kernels take only such, and the "
+            "engine may refuse to start"
         )
     if r.speculative_method == "eagle":
         out.append(

@@ -1,0 +1,255 @@
+"""Faults once found by hostile input and by recomputing figures by hand, each with the right value."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from capacity.catalog import model_spec
+from capacity.cli import main
+from capacity.errors import CapacityError
+from capacity.hf_config import parse_config
+from capacity.parallelism import valid_tensor_parallel_sizes
+from capacity.plan import plan
+from capacity.scenario import Scenario
+from capacity.search import enough, fewest_gpus, search
+from capacity.verbs import run_plan
+from capacity.weight_bytes import matches
+
+LLAMA: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "gpu": "h100-sxm",
+    "max_model_len": 8192,
+}
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    return run_plan({**LLAMA, **changes})
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, float("inf"), float("nan")])
+@pytest.mark.parametrize("key", ["hidden_size", "num_key_value_heads", "head_dim", "vocab_size"])
+def test_numbers_beyond_any_float_are_refused_in_a_config(key: str, value: float) -> None:
+    with pytest.raises(CapacityError, match=f"{key} is .*; expected a whole number from"):
+        parse_config({**CONFIG, key: value})
+
+
+def test_ratios_beyond_reason_are_refused_in_a_config() -> None:
+    config = {k: v for k, v in CONFIG.items() if k != "intermediate_size"}
+    for value in (10**400, 1e308):
+        with pytest.raises(CapacityError, match="expected a number from 0 to"):
+            parse_config({**config, "model_type": "mpt", "architectures": [], "expansion_ratio": value})
+
+
+def test_layer_lists_of_odd_entries_do_not_break_a_moe_config() -> None:
+    moe = {
+        **CONFIG,
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 512,
+    }
+    assert parse_config({**moe, "mlp_only_layers": [[1], {}]}).is_moe
+
+
+def test_names_that_no_encoding_can_print_are_left_out_of_the_answer(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "scenario.json"
+    config = {**CONFIG, "_name_or_path": "\ud800my\nmodel", "architectures": ["LlamaForCausalLM\udfff"]}
+    path.write_text(json.dumps({"model_config": config, "gpu": "h100-sxm"}), encoding="utf-8")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+    assert main(["plan", "--scenario", str(path)], stdout=out) == 0
+    assert parse_config(config).model_id == "mymodel"
+    assert capsys.readouterr().err == ""
+
+
+def test_an_exclude_list_of_hundreds_of_names_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [f"model.layers.{i}.mlp.gate" for i in range(94)] + ["lm_head"]
+    names = [f"model.layers.{i}.input_layernorm" for i in range(400)]
+    config = {
+        **CONFIG,
+        "num_hidden_layers": 94,
+        "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": kept + names},
+    }
+    calls: list[str] = []
+    monkeypatch.setattr("capacity.weight_bytes.matches", lambda pattern, name: calls.append(name) or False)
+    found = plan(Scenario.parse({"model_config": config, "gpu": "h200"}))
+    assert found.resolved.weight_format.id.startswith("fp8")
+    assert calls == []  # every entry was once compared with every tensor: 4 s for a plan
+
+
+def test_a_pattern_that_would_run_for_ever_matches_nothing() -> None:
+    assert not matches(r"re:(\w+\.?)+$X", "model.layers.0.self_attn.q_proj")
+    assert matches(r"re:.*mlp\.(gate|up|gate_up|down)_proj.*", "model.layers.0.mlp.up_proj")
+
+
+def test_kv_dtype_asked_for_wins_over_a_float32_model() -> None:
+    """2 x 32 layers x 8 heads x 128 x 2 bytes = 131,072 B a token in bfloat16; twice that in float32."""
+    given = {"dtype": "float32", "kv_cache_gib": 10}
+    assert answer(**given)["kv_cache"]["bytes_per_token_per_gpu"] == 262_144
+    assert answer(**given, kv_cache_dtype="bfloat16")["kv_cache"]["bytes_per_token_per_gpu"] == 131_072
+
+
+def test_textbook_counts_measured_weights_on_every_gpu() -> None:
+    """(2 x 80e9 - 2 x 10 GiB) / (131,072 x 8,192) = 129."""
+    found = answer(pipeline_parallel_size=2, weights_gib=10)
+    assert found["textbook"]["concurrency"] == int((160e9 - 2 * 10 * 2**30) / (131_072 * 8192)) == 129
+    fewer = answer(parameters=4_015_130_624)["textbook"]
+    assert fewer["concurrency"] > answer()["textbook"]["concurrency"]
+
+
+def test_a_prefix_is_never_longer_than_the_prompt() -> None:
+    """A prompt of 1,000 shares 62 blocks of 16 tokens (the last token is computed); one full of them each."""
+    found = answer(prompt_tokens=1000, output_tokens=0, shared_prefix_tokens=5000)
+    assert found["concurrency"]["typical"] == found["kv_cache"]["usable_blocks"] - 62
+    assert any("whole prompt is taken as shared" in text for text in found["warnings"])
+    far = answer(prompt_tokens=100, output_tokens=100, shared_prefix_tokens=100_000_000)
+    assert far["concurrency"]["typical"] >= far["concurrency"]["guaranteed"]
+
+
+def test_a_shared_prefix_is_split_over_decode_context_ranks_like_the_rest() -> None:
+    """4,000 of 8,000 tokens over 2 ranks: 125 of 250 blocks of 16 shared, so 125 own."""
+    found = run_plan(
+        {
+            "model": "deepseek-v3",
+            "gpu": "h200",
+            "tensor_parallel_size": 8,
+            "decode_context_parallel_size": 2,
+            "block_size": 16,
+            "prompt_tokens": 8000,
+            "output_tokens": 0,
+            "shared_prefix_tokens": 4000,
+        }
+    )
+    assert found["concurrency"]["typical_blocks"] == 125
+
+
+def test_requests_without_tokens_count_as_one_token() -> None:
+    found = answer(prompt_tokens=0)["fragmentation"]
+    assert found["used_tokens"] == 1
+    assert found["paged_requests"] >= found["contiguous_requests"] > 0
+
+
+def test_prompts_that_the_engine_refuses_are_named() -> None:
+    assert any("the engine refuses them" in text for text in answer(prompt_tokens=20_000)["warnings"])
+    images = answer(prompt_tokens=100, images_per_request=10, image_tokens=2000)
+    assert any("20,100 tokens with their images" in text for text in images["warnings"])
+    assert images["fragmentation"]["used_tokens"] == 8192
+    assert not any("refuses" in text for text in answer(prompt_tokens=8000)["warnings"])
+
+
+def test_kv_memory_that_no_card_has_does_not_fit() -> None:
+    for key, value in (
+        ("kv_cache_gib", 1000),
+        ("kv_cache_memory_bytes", 10**12),
+        ("num_gpu_blocks_override", 10**9),
+    ):
+        found = answer(**{key: value})
+        assert (found["fit"], found["binding_constraint"]) == ("no", "memory"), key
+        assert found["fixes"], key
+        for fix in found["fixes"]:
+            assert answer(**{key: value, **fix["changes"]})["fits"], fix["action"]
+    assert answer(num_gpu_blocks_override=20_000)["fits"]
+    assert answer(kv_cache_gib=60)["fits"]
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "ranks", "valid"),
+    [("meta-llama/Llama-3.1-8B-Instruct", 8, 2, "1"), ("meta-llama/Llama-3.1-8B-Instruct", 16, 4, "1, 2")],
+)
+def test_decode_context_ranks_must_share_a_kv_head(model: str, tensor: int, ranks: int, valid: str) -> None:
+    """The engine: TP 4 "must be greater than total num kv heads 8 when enable decode context parallel"."""
+    scenario = {**LLAMA, "model": model, "tensor_parallel_size": tensor}
+    with pytest.raises(CapacityError, match=rf"valid: {valid}$"):
+        run_plan({**scenario, "decode_context_parallel_size": ranks})
+
+
+def test_decode_context_ranks_of_mla_are_all_of_tensor_parallel() -> None:
+    deepseek = {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8}
+    assert run_plan({**deepseek, "decode_context_parallel_size": 8})["kv_cache"]["num_blocks"] > 0
+
+
+def test_what_the_engine_would_not_take_is_said() -> None:
+    assert any("block_size 7" in text for text in answer(block_size=7)["warnings"])
+    mtp = answer(num_speculative_tokens=1, speculative_method="mtp")
+    assert any("no multi-token-prediction layer" in text for text in mtp["warnings"])
+
+
+def test_the_verdict_names_what_binds_full_length_requests_and_the_workload() -> None:
+    text = answer(prompt_tokens=1000, output_tokens=100, shared_prefix_tokens=800)["verdict"]
+    assert "bound by KV cache" in text and "seats (max_num_seqs) bind first" in text
+
+
+def found(question: str, concurrency: int = 8, **changes: Any) -> Any:
+    return search(
+        Scenario.parse({**LLAMA, "max_model_len": 131_072, **changes}), question, concurrency=concurrency
+    )
+
+
+def test_searches_over_gpus_leave_out_what_was_measured_on_others() -> None:
+    plain = found("cheapest")
+    for changes in (
+        {"kv_cache_gib": 5},
+        {"num_gpu_blocks_override": 100},
+        {"pipeline_parallel_size": 2, "pipeline_layer_split": [16, 16]},
+    ):
+        assert found("cheapest", **changes).changes == plain.changes, changes
+        assert found("gpus", **changes).changes == found("gpus").changes, changes
+    spread = found("gpus", weights_gib=150)
+    assert spread.plan.bill.terms[0].bytes == pytest.approx(150 * 2**30 / spread.plan.resolved.parallel.gpus)
+
+
+def test_replicas_are_paid_and_counted() -> None:
+    one, two = found("cheapest"), found("cheapest", data_parallel_size=2)
+    assert two.changes["usd_per_hour"] == 2 * one.changes["usd_per_hour"]
+    assert found("gpus", data_parallel_size=2).sentence == (
+        "6 GPUs (TP 1 x PP 3 x DP 2) hold 8 full-length requests per replica"
+    )
+
+
+def test_searches_say_when_seats_and_not_memory_bind() -> None:
+    for question in ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest"):
+        assert found(question, max_num_seqs=4).sentence.startswith("max_num_seqs 4 allows fewer than 8"), (
+            question
+        )
+
+
+def test_a_given_pool_leaves_no_utilization_to_search() -> None:
+    with pytest.raises(CapacityError, match="kv_cache_gib sets the pool whatever the utilization"):
+        found("gpu_memory_utilization", kv_cache_gib=5)
+
+
+def test_a_length_searched_without_a_limit_of_the_model_does_not_claim_one() -> None:
+    config = {k: v for k, v in CONFIG.items() if k != "max_position_embeddings"}
+    scenario = Scenario.parse({"model_config": config, "gpu": "h200", "max_model_len": 4096})
+    assert "the config states no limit" in search(scenario, "max_model_len").sentence
+
+
+@pytest.mark.parametrize("model", ["microsoft/phi-4", "Qwen/Qwen2.5-7B-Instruct", "gpt-oss-120b"])
+@pytest.mark.parametrize("concurrency", [4, 30])
+def test_fewest_gpus_has_no_smaller_neighbour(model: str, concurrency: int) -> None:
+    scenario = Scenario.parse({"model": model, "gpu": "a100-40-sxm"})
+    best = fewest_gpus(scenario, concurrency=concurrency, max_gpus=16)
+    assert best.plan is not None
+    used = best.plan.resolved.parallel.gpus
+    for tensor in valid_tensor_parallel_sizes(model_spec(model), limit=8):
+        for stages in range(1, 16):
+            if tensor * stages < used:
+                raw = {**scenario.to_json(), "tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+                assert not enough(plan(Scenario.parse(raw)), concurrency), (tensor, stages)
