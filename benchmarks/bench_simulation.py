@@ -100,7 +100,9 @@ def main() -> str:
         found = in_process(str(size), repeats=3 if size <= 10_000 else 1)
         lines.append(_row("200 output tokens, pool of 200", found))
     if AZURE.exists():
-        lines.append(_row("Azure conversation trace, reading and report included", in_process("azure", repeats=3)))
+        lines.append(
+            _row("Azure conversation trace, reading and report included", in_process("azure", repeats=3))
+        )
     text = "\n".join(lines)
     print(text)
     return text

@@ -123,7 +123,7 @@ def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed:
     _seed(seed)
     requests, closed_loop = _requests(values, trace_text, seed)
     if direct and not _plans(values):
-        engine, notes, replicas = _direct(values)
+        engine, notes, replicas = _direct(values, shares=requests.prefixes is not None)
     else:
         engine, notes, replicas = _from_plan(values, requests)
     if engine.preemption_mode == "swap" and engine.swap is None:
@@ -187,7 +187,7 @@ def _overlap(values: Mapping[str, Any], step: Any) -> Any:
     return replace(step, overlap=keys.flag(values["async_scheduling"], "async_scheduling", True))
 
 
-def _direct(values: Mapping[str, Any]) -> tuple[EngineSettings, list[str], int]:
+def _direct(values: Mapping[str, Any], *, shares: bool) -> tuple[EngineSettings, list[str], int]:
     if values.get("step_time") is None:
         raise CapacityError(
             "step_time is missing; give fixed_s, per_prefill_token_s, per_decode_token_s and per_context_token_s, or "
@@ -201,7 +201,7 @@ def _direct(values: Mapping[str, Any]) -> tuple[EngineSettings, list[str], int]:
         scheduler=keys.scheduler(values.get("scheduler"), _limits(values, 256, 8192)),
         preemption_mode=values.get("preemption_mode") or "recompute",
         swap=keys.swap(values["swap"]) if values.get("swap") is not None else None,
-        enable_prefix_caching=keys.flag(values.get("enable_prefix_caching"), "enable_prefix_caching", True),
+        enable_prefix_caching=keys.flag(values.get("enable_prefix_caching"), "enable_prefix_caching", shares),
         max_model_len=keys.number(
             values.get("max_model_len"), "max_model_len", whole=True, low=1, high=1e9, optional=True
         ),

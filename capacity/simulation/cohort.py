@@ -53,7 +53,7 @@ class DecodeCohort:
     total.
     """
 
-    __slots__ = ("block_size", "context", "counts", "heap", "layout", "n", "step", "turns")
+    __slots__ = ("block_size", "context", "counts", "heap", "layout", "n", "pushed", "step", "turns")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -62,6 +62,7 @@ class DecodeCohort:
         self.n = 0
         self.step = 0
         self.context = 0
+        self.pushed = 0
         self.heap: list[tuple[int, int, Sequence]] = []
         self.turns: list[tuple[int, int, Sequence]] = []
 
@@ -77,6 +78,7 @@ class DecodeCohort:
         seq.due = start + left
         seq.decoding = True
         self.n += 1
+        self.pushed += 1  # breaks ties: a request and its retry share a number
         self.context += computed + 1 - delay
         weight = self.layout.full
         if self.layout.window:
@@ -84,9 +86,9 @@ class DecodeCohort:
             seq.wide = computed < turn
             if seq.wide:
                 weight += self.layout.window
-                heappush(self.turns, (turn - base, seq.order, seq))
+                heappush(self.turns, (turn - base, self.pushed, seq))
         self.counts[-base % self.block_size] += weight
-        heappush(self.heap, (seq.due, seq.order, seq))
+        heappush(self.heap, (seq.due, self.pushed, seq))
 
     def remove(self, seq: Sequence) -> int:
         """Take a request out; returns its tokens in the pool."""
@@ -164,7 +166,7 @@ class DecodeCohort:
                 self.counts[-seq.base % self.block_size] -= self.layout.window
 
     def pop_finished(self) -> list[Sequence]:
-        """Requests whose last token came with the step just taken, in the order they arrived; they leave."""
+        """Requests whose last token came with the step just taken, in the order they joined; they leave."""
         heap, step = self.heap, self.step
         done: list[Sequence] = []
         while heap and heap[0][0] <= step:

@@ -64,24 +64,26 @@ class FcfsQueue:
 class PriorityQueue:
     """A heap of (priority, arrival, order); a lower priority value goes first, as vLLM has it."""
 
-    __slots__ = ("count", "heap")
+    __slots__ = ("count", "heap", "pushed")
     by_priority = True
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, int, int, Sequence]] = []
+        self.heap: list[tuple[int, int, int, int, Sequence]] = []
         self.count = 0
+        self.pushed = 0
 
     def push(self, seq: Sequence) -> None:
-        heappush(self.heap, (seq.priority, seq.arrival, seq.order, seq))
+        self.pushed += 1
+        heappush(self.heap, (seq.priority, seq.arrival, seq.order, self.pushed, seq))
         self.count += 1
 
     push_front = push
 
     def peek(self) -> Sequence:
         heap = self.heap
-        while heap[0][3].state == GONE:
+        while heap[0][-1].state == GONE:
             heappop(heap)
-        return heap[0][3]
+        return heap[0][-1]
 
     def pop(self) -> Sequence:
         seq = self.peek()
@@ -95,12 +97,12 @@ class PriorityQueue:
     def first(self, count: int) -> list[Sequence]:
         """Up to ``count`` requests from the front (the first three of a heap are among its first seven entries)."""
         near = self.heap[:7] if count <= 3 else self.heap
-        return [entry[3] for entry in nsmallest(count, near) if entry[3].state != GONE]
+        return [entry[-1] for entry in nsmallest(count, near) if entry[-1].state != GONE]
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (entry[3] for entry in sorted(self.heap) if entry[3].state != GONE)
+        return (entry[-1] for entry in sorted(self.heap) if entry[-1].state != GONE)
 
     def take(self, seq: Sequence) -> None:
-        self.heap = [entry for entry in self.heap if entry[3] is not seq]
+        self.heap = [entry for entry in self.heap if entry[-1] is not seq]
         self.heap.sort()
         self.count -= 1

@@ -104,8 +104,9 @@ class Sglang:
             waiting.pop()
             first = layout.blocks(found * size + part) - found
             if pool.caches:
-                engine.meter.queried_tokens += seq.target
-                engine.meter.hit_tokens += found * size
+                if not seq.preemptions:
+                    engine.meter.queried_tokens += seq.target
+                    engine.meter.hit_tokens += found * size
                 pool.pin(seq)
             pool.take(first)
             if pool.caches:

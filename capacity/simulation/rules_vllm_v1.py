@@ -58,7 +58,7 @@ class VllmV1:
                 pool.take(need + demands[1])
                 for seq, size in demands[0]:
                     engine.chunks.append((seq, size))
-                    if pool.caches:
+                    if pool.caches and seq.prefix is not None:
                         pool.computed(seq, seq.computed + size)
                     budget -= size
         elif need > pool.free or budget < 0:
@@ -180,11 +180,13 @@ class VllmV1:
             else:
                 waiting.take(seq)
             if pool.caches:
-                engine.meter.queried_tokens += seq.target
-                engine.meter.hit_tokens += hit_tokens
+                if not seq.preemptions:  # a resumed request's own blocks are no hits
+                    engine.meter.queried_tokens += seq.target
+                    engine.meter.hit_tokens += hit_tokens
                 pool.pin(seq)
                 pool.take(need)
-                pool.computed(seq, hit_tokens + size)
+                if seq.prefix is not None:
+                    pool.computed(seq, hit_tokens + size)
             else:
                 pool.take(need)
             moves.admit(engine, seq, hit_tokens, size)

@@ -87,7 +87,9 @@ class SwapTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. ``num_blocks`` counts blocks that requests can hold: an engine that logs N keeps one as
+    """One engine.
+
+    ``num_blocks`` counts blocks that requests can hold: an engine that logs N keeps one as
     null block.
     """
 
@@ -98,7 +100,7 @@ class EngineSettings:
     preemption_mode: PreemptionMode = "recompute"
     swap: SwapTier | None = None
     layout: Layout | None = None
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool = False
     max_model_len: int | None = None
 
     def __post_init__(self) -> None:

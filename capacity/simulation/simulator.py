@@ -58,8 +58,7 @@ class Simulation:
         self.progress = progress
         self.rng = random.Random(seed)
         self.record = Record(len(requests), log=log)
-        self.sharing = settings.enable_prefix_caching and requests.prefixes is not None
-        self.sharing = self.sharing and settings.block_layout.is_plain
+        self.sharing = settings.enable_prefix_caching and settings.block_layout.is_plain
         span = float(requests.arrival_s[-1] - requests.arrival_s[0]) if len(requests) else 0.0
         self.interval = max(to_ticks(span / 1000), to_ticks(0.01))
         self.engines: list[Replica] = []

@@ -227,3 +227,11 @@ def test_teaching_scenario() -> None:
     )
     assert answer["requests"]["finished"] + sum(answer["requests"]["rejected"].values()) == 10
     assert answer["steps"]["peak_running"] in (6, 7)
+
+
+def test_prefix_caching_lets_a_preempted_request_find_its_own_blocks() -> None:
+    requests = [{"arrival_s": 0.01 * i, "prompt_tokens": 300, "output_tokens": 200} for i in range(6)]
+    keys: dict[str, Any] = {"num_blocks": 130, "workload": {"requests": requests}}
+    plain, cached = run(**keys), run(**keys, enable_prefix_caching=True)
+    assert plain["recomputed_tokens"] > cached["recomputed_tokens"] > 0
+    assert cached["prefix_cache"]["hit_tokens"] == 0

@@ -276,3 +276,17 @@ def test_a_deadline_belongs_to_one_request() -> None:
     assert answer["requests"]["aborted_by_reason"] == {"deadline": 1}
     assert answer["requests"]["finished"] == 1
     assert answer["retries"] == 0
+
+
+def test_a_retry_may_end_in_the_same_step_as_its_abandoned_first_attempt_would_have() -> None:
+    for timeout in (0.03, 0.05, 0.1):
+        for output in range(4, 30):
+            answer = run_simulate(
+                {
+                    "num_blocks": 100,
+                    "step_time": {"fixed_s": 0.01},
+                    "client": {"timeout_s": timeout, "retry_policy": "immediate", "max_retries": 3},
+                    "workload": burst(4, 20, output),
+                }
+            )
+            assert answer["requests"]["finished"] + answer["requests"]["aborted"] == 4
