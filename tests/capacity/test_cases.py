@@ -136,7 +136,9 @@ def test_packed_four_bit_checkpoint() -> None:
 
     spec = parse_config(config)
     assert count_parameters(spec).total == pytest.approx(8.03e9, rel=0.002)
-    assert served_bytes(spec, resolve_weight_format(None, spec)) / GIB == pytest.approx(5.31, rel=0.006)  # GPTQ stores zero points even when symmetric
+    assert served_bytes(spec, resolve_weight_format(None, spec)) / GIB == pytest.approx(
+        5.31, rel=0.006
+    )  # GPTQ stores zero points even when symmetric
 
 
 def test_all_experts_are_loaded() -> None:

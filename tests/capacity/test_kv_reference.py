@@ -129,7 +129,9 @@ def _from_catalogue() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize(
-    ("release", "want"), list(_from_catalogue()), ids=[f"{row['case_id']}-{v}" for v, row in _from_catalogue()]
+    ("release", "want"),
+    list(_from_catalogue()),
+    ids=[f"{row['case_id']}-{v}" for v, row in _from_catalogue()],
 )
 def test_catalogue_models_give_the_engines_plan(release: str, want: dict[str, str]) -> None:
     case = CASES[want["case_id"]]
