@@ -152,7 +152,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
             f"{where} has more than {MAX_LINE:,} characters; expected a scenario of at most that"
         )
     try:
-        value = json.loads(text)
+        value = json.loads(text.removeprefix("\ufeff"))
     except RecursionError:
         raise CapacityError(f"{where} is nested too deeply; expected a JSON object") from None
     except ValueError as error:

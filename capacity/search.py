@@ -146,7 +146,8 @@ def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found
         first = first or candidate
         if candidate is not None and enough(candidate, concurrency):
             text = _layout_text(layout, candidate, concurrency)
-            return Found(question="gpus", changes=layout, plan=candidate, sentence=text, tried=tried)
+            changes = {**layout, **_unmeasured(scenario, layout)}
+            return Found(question="gpus", changes=changes, plan=candidate, sentence=text, tried=tried)
     text = (first and _seats_text(first, concurrency)) or (
         f"no layout of up to {max_gpus} GPUs of this kind holds {concurrency:,} full-length request{_s(concurrency)}"
     )
@@ -155,13 +156,18 @@ def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found
 
 def _moved(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
     """The scenario on other GPUs: figures measured for one layout's pool do not hold there, measured weights are spread."""
-    gpus_before = scenario.tensor_parallel_size * scenario.pipeline_parallel_size
-    gpus_now = changes["tensor_parallel_size"] * changes["pipeline_parallel_size"]
-    weights = scenario.weights_gib
-    if weights is not None:
-        weights = weights * gpus_before / gpus_now
-    free = replace(scenario, kv_cache_gib=None, kv_cache_memory_bytes=None, num_gpu_blocks_override=None)
-    return replace(free, pipeline_layer_split=None, weights_gib=weights, **changes)
+    return replace(scenario, **_unmeasured(scenario, changes), **changes)
+
+
+def _unmeasured(scenario: Scenario, changes: dict[str, Any]) -> dict[str, Any]:
+    """What changes beside the layout: keys that held for the old one only (None), weights spread over the new one."""
+    held = ("pipeline_layer_split", *MEASURED_POOL)
+    out: dict[str, Any] = {key: None for key in held if getattr(scenario, key) is not None}
+    if scenario.weights_gib is not None:
+        gpus_before = scenario.tensor_parallel_size * scenario.pipeline_parallel_size
+        gpus_now = changes["tensor_parallel_size"] * changes["pipeline_parallel_size"]
+        out["weights_gib"] = scenario.weights_gib * gpus_before / gpus_now
+    return out
 
 
 def _seats_text(found: Plan, concurrency: int) -> str | None:
@@ -200,10 +206,12 @@ def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
                 if best is not None and cost >= best[0]:
                     continue
                 changes = {"gpu": gpu.id, "weight_format": text_format, **layout}
-                moved = replace(_moved(scenario, changes), gpu_memory_gib=None)
-                if text_format not in ("auto", scenario.weight_format):
-                    moved = replace(moved, weights_gib=None)
-                candidate = _try(moved)
+                changes |= _unmeasured(scenario, layout)
+                if scenario.gpu_memory_gib is not None:
+                    changes["gpu_memory_gib"] = None
+                if scenario.weights_gib is not None and text_format not in ("auto", scenario.weight_format):
+                    changes["weights_gib"] = None
+                candidate = _try(replace(scenario, **changes))
                 tried += 1
                 if candidate is not None and enough(candidate, concurrency):
                     best = (cost, candidate, changes)
@@ -275,8 +283,9 @@ def _offer(answer: Found, action: str, s: Scenario) -> Iterator[dict[str, Any]]:
     if answer.plan is None or all(getattr(s, key) == value for key, value in answer.changes.items()):
         return
     text = ", ".join(
-        f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
+        f"{key} {value:,}" if isinstance(value, int) else f"{key} {value:.4g}"
         for key, value in answer.changes.items()
+        if value is not None
     )
     yield _fix(f"{action} ({text})", answer.changes, answer.plan)
 

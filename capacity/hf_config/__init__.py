@@ -90,7 +90,7 @@ def parse_config(
         hidden_size=hidden,
         vocab_size=vocab,
         num_attention_heads=_query_heads(reader, layers),
-        max_position_embeddings=longest,
+        max_position_embeddings=_scaled_length(reader, longest),
         tie_word_embeddings=family.tie if tie is None else tie,
         dtype=dtype,
         layers=layers,
@@ -125,6 +125,24 @@ def _architectures(own: Reader, top: Reader) -> tuple[str, ...]:
     for reader in (own, top):
         found += [_printable(item) for item in reader.listed("architectures") or ()]
     return tuple(dict.fromkeys(found))
+
+
+# Kinds of RoPE scaling whose stated limit already holds; the engine multiplies the others' by their factor.
+UNSCALED = ("su", "longrope", "llama3", "default", "mrope", "proportional")
+
+
+def _scaled_length(reader: Reader, longest: int | None) -> int | None:
+    """The longest request that the engine allows: the stated limit times the RoPE factor, with YaRN the original's."""
+    rope = reader.section.get("rope_scaling") or reader.section.get("rope_parameters")
+    if longest is None or not isinstance(rope, Mapping) or "gemma3" in (reader.text("model_type") or ""):
+        return longest
+    kind = rope.get("rope_type") or rope.get("type")
+    scaling = Reader(rope, name=reader.path("rope_scaling"))
+    factor = scaling.number("factor")
+    if not isinstance(kind, str) or kind in UNSCALED or not factor:
+        return longest
+    base = scaling.integer("original_max_position_embeddings", low=1) if kind == "yarn" else None
+    return max(1, int((base or longest) * factor))
 
 
 def _dtype(reader: Reader) -> tuple[str, tuple[str, ...]]:

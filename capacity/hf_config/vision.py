@@ -37,7 +37,7 @@ def encoder(
     row = towers().get(model_type) or towers().get(outer_type) or {}
     if section.get("hidden_size") == 3200 and row.get("tower") == "intern_vit":
         row = towers()["intern_vit_6b"]
-    reader = Reader(section, name=name)
+    reader = Reader(_square(section), name=name)
 
     def size(*keys: str) -> int | None:
         for key in keys:
@@ -63,6 +63,16 @@ def encoder(
         image_tokens=reader.integer("image_tokens", low=1) or _tokens(top, row),
         max_image_tokens=int(row["max_image_tokens"]) if row.get("max_image_tokens") else None,
     )
+
+
+def _square(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section with sizes given as [height, width] read as one side; equal sides are all that towers here have."""
+    sides = {}
+    for key in ("image_size", "patch_size"):
+        value = section.get(key)
+        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+            sides[key] = value[0]
+    return {**section, **sides}
 
 
 def _tokens(top: Mapping[str, Any], row: Mapping[str, str]) -> int | None:

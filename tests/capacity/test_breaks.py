@@ -88,7 +88,12 @@ def test_an_exclude_list_of_hundreds_of_names_is_looked_up(monkeypatch: pytest.M
         "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": kept + names},
     }
     calls: list[str] = []
-    monkeypatch.setattr("capacity.weight_bytes.matches", lambda pattern, name: calls.append(name) or False)
+
+    def counted(pattern: str, name: str) -> bool:
+        calls.append(f"{pattern} {name}")
+        return False
+
+    monkeypatch.setattr("capacity.weight_bytes.matches", counted)
     found = plan(Scenario.parse({"model_config": config, "gpu": "h200"}))
     assert found.resolved.weight_format.id.startswith("fp8")
     assert calls == []  # every entry was once compared with every tensor: 4 s for a plan
@@ -203,15 +208,17 @@ def found(question: str, concurrency: int = 8, **changes: Any) -> Any:
 
 
 def test_searches_over_gpus_leave_out_what_was_measured_on_others() -> None:
-    plain = found("cheapest")
     for changes in (
         {"kv_cache_gib": 5},
         {"num_gpu_blocks_override": 100},
         {"pipeline_parallel_size": 2, "pipeline_layer_split": [16, 16]},
     ):
-        assert found("cheapest", **changes).changes == plain.changes, changes
-        assert found("gpus", **changes).changes == found("gpus").changes, changes
+        for question in ("cheapest", "gpus"):
+            held = {k: v for k, v in found(question, **changes).changes.items() if v is not None}
+            assert held == found(question).changes, (question, changes)
     spread = found("gpus", weights_gib=150)
+    again = {**LLAMA, "max_model_len": 131_072, "weights_gib": 150, **spread.changes}
+    assert enough(plan(Scenario.parse(again)), 8)
     assert spread.plan.bill.terms[0].bytes == pytest.approx(150 * 2**30 / spread.plan.resolved.parallel.gpus)
 
 
@@ -253,3 +260,45 @@ def test_fewest_gpus_has_no_smaller_neighbour(model: str, concurrency: int) -> N
             if tensor * stages < used:
                 raw = {**scenario.to_json(), "tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
                 assert not enough(plan(Scenario.parse(raw)), concurrency), (tensor, stages)
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131_072),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131_072),
+        ({"type": "linear", "factor": 2.0}, 81_920),
+        ({"rope_type": "dynamic", "factor": 2}, 81_920),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 40_960),
+        ({"type": "longrope", "factor": 8.0}, 40_960),
+        ({"rope_type": "default"}, 40_960),
+        (None, 40_960),
+    ],
+)
+def test_scaled_positions_lengthen_the_model_as_the_engine_reads_them(rope: Any, length: int) -> None:
+    """The engine multiplies the limit by the factor (from the original length with YaRN), but not for llama3, longrope."""
+    config = {**CONFIG, "max_position_embeddings": 40_960, "rope_scaling": rope}
+    assert parse_config(config).max_position_embeddings == length
+
+
+def test_image_sizes_given_as_height_and_width_are_read() -> None:
+    tower = {"model_type": "internvl_vision", "hidden_size": 1024, "num_hidden_layers": 24}
+    text = {k: v for k, v in CONFIG.items()}
+    found = [
+        parse_config(
+            {
+                "model_type": "internvl",
+                "text_config": text,
+                "vision_config": {**tower, "image_size": image, "patch_size": patch},
+            }
+        ).encoder
+        for image, patch in (([448, 448], [14, 14]), (448, 14))
+    ]
+    assert found[0] is not None and found[0].parameters > 250e6
+    assert found[0] == found[1]
+
+
+def test_a_scenario_file_may_start_with_a_byte_order_mark(tmp_path: Any) -> None:
+    path = tmp_path / "scenario.json"
+    path.write_text("\ufeff" + json.dumps(LLAMA), encoding="utf-8")
+    assert main(["plan", "--json", "--scenario", str(path)], stdout=io.StringIO()) == 0
