@@ -18,6 +18,7 @@ from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import Plan, plan
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
+from capacity.verdict import largest_utilization
 
 MEASURED_POOL = ("kv_cache_gib", "kv_cache_memory_bytes", "num_gpu_blocks_override")
 QUESTIONS = ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest")
@@ -115,6 +116,9 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
             field=given,
         )
     low, high, tried, best = UTILIZATION_STEPS.start, UTILIZATION_STEPS.stop, 0, None
+    candidate = plan(replace(scenario, gpu_memory_utilization=low / 100))
+    high = min(high, round(largest_utilization(candidate.resolved) * 100) + 1)
+    ceiling = high - 1
     while low < high:
         middle = (low + high) // 2 if tried else high - 1  # the most first: often even that is too little
         candidate = plan(replace(scenario, gpu_memory_utilization=middle / 100))
@@ -126,7 +130,7 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
     key = "gpu_memory_utilization"
     if best is None:
         text = _seats_text(candidate, concurrency) or (
-            f"no gpu_memory_utilization up to 0.98 holds {concurrency:,} full-length request{_s(concurrency)}"
+            f"no gpu_memory_utilization up to {ceiling / 100:.2f} holds {concurrency:,} full-length request{_s(concurrency)}"
         )
         return Found(question=key, changes={}, plan=None, sentence=text, tried=tried)
     text = (
@@ -250,7 +254,11 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
     if given and found.binding_constraint == "memory":
         left = dict.fromkeys(measured)
         yield from _single(s, left, f"leave out {', '.join(measured)}", concurrency)
-    if r.total_bytes is not None and not given:
+    largest = largest_utilization(r)
+    if found.binding_constraint == "free_memory" and largest >= UTILIZATION_STEPS.start / 100:
+        lower_to = {"gpu_memory_utilization": largest}
+        yield from _single(s, lower_to, f"lower --gpu-memory-utilization to {largest:.2f}", concurrency)
+    elif r.total_bytes is not None and not given:
         yield from _offer(
             smallest_utilization(s, concurrency=concurrency), "raise --gpu-memory-utilization", s
         )

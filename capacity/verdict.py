@@ -20,6 +20,14 @@ Fit = Literal["yes", "marginal", "no"]
 Binding = Literal["kv_cache", "max_num_seqs", "weights", "memory", "free_memory", "max_model_len"]
 
 
+def largest_utilization(r: Resolved) -> float:
+    """The largest gpu_memory_utilization, in steps of 0.01, that what others hold on the card leaves free; 0 = none."""
+    if r.total_bytes is None:
+        return 1.0
+    free = 1 - (r.scenario.other_memory_gib or 0.0) * GIB / r.total_bytes
+    return max(0, int(free * 100 + 1e-9)) / 100
+
+
 def verdict_of(
     r: Resolved,
     bills: StageBills | None,
@@ -33,13 +41,18 @@ def verdict_of(
         others = (r.scenario.other_memory_gib or 0.0) * GIB
         requested = r.gpu_memory_utilization * r.total_bytes
         if others and r.total_bytes - others < requested:
-            largest = (r.total_bytes - others) / r.total_bytes
+            free = max(0.0, r.total_bytes - others)
+            largest = largest_utilization(r)
+            tail = (
+                f"the largest gpu_memory_utilization that starts is {largest:.2f}"
+                if largest
+                else "no gpu_memory_utilization starts beside them"
+            )
             return (
                 "no",
                 "free_memory",
                 (
-                    f"the engine asks for {gib(requested):.1f} GiB and only {gib(r.total_bytes - others):.1f} GiB are free; "
-                    f"the largest gpu_memory_utilization that starts is about {largest:.2f}"
+                    f"the engine asks for {gib(requested):.1f} GiB and only {gib(free):.1f} GiB are free; {tail}"
                 ),
             )
         worst = bills.bills[bills.tightest]

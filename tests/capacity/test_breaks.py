@@ -302,3 +302,17 @@ def test_a_scenario_file_may_start_with_a_byte_order_mark(tmp_path: Any) -> None
     path = tmp_path / "scenario.json"
     path.write_text("\ufeff" + json.dumps(LLAMA), encoding="utf-8")
     assert main(["plan", "--json", "--scenario", str(path)], stdout=io.StringIO()) == 0
+
+
+def test_memory_that_others_hold_is_answered_by_a_lower_utilization() -> None:
+    """79.18 GiB less 10 is 87.4 % of the card: 0.87 starts, 0.88 does not."""
+    held = answer(other_memory_gib=10)
+    assert held["binding_constraint"] == "free_memory"
+    assert "that starts is 0.87" in held["reason"]
+    assert held["fixes"][0]["changes"] == {"gpu_memory_utilization": 0.87}
+    assert answer(other_memory_gib=10, gpu_memory_utilization=0.87)["fits"]
+    assert not answer(other_memory_gib=10, gpu_memory_utilization=0.88)["fits"]
+    smallest = found("gpu_memory_utilization", max_model_len=8192, other_memory_gib=10)
+    assert smallest.changes == found("gpu_memory_utilization", max_model_len=8192).changes
+    full = answer(other_memory_gib=100)
+    assert "only 0.0 GiB are free; no gpu_memory_utilization starts" in full["reason"]
