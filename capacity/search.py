@@ -16,9 +16,9 @@ from capacity.kv_cache.pool import blocks_per_request
 from capacity.length_curve import usable_blocks
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import Plan, plan
-from capacity.resolve import model_of
+from capacity.resolve import model_of, resolve
 from capacity.scenario import Scenario
-from capacity.verdict import largest_utilization
+from capacity.verdict import largest_utilization, too_old
 
 MEASURED_POOL = ("kv_cache_gib", "kv_cache_memory_bytes", "num_gpu_blocks_override")
 QUESTIONS = ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest")
@@ -217,7 +217,9 @@ def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
                     changes["weights_gib"] = None
                 candidate = _try(replace(scenario, **changes))
                 tried += 1
-                if candidate is not None and enough(candidate, concurrency):
+                if candidate is None or too_old(candidate.resolved) is not None:
+                    continue
+                if enough(candidate, concurrency):
                     best = (cost, candidate, changes)
     if best is None:
         seats = scenario.max_num_seqs
@@ -283,7 +285,9 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
 
 def _single(s: Scenario, changes: dict[str, Any], action: str, concurrency: int) -> Iterator[dict[str, Any]]:
     candidate = _try(replace(s, **changes))
-    if candidate is not None and enough(candidate, concurrency):
+    if candidate is None or (too_old(candidate.resolved) is not None and too_old(resolve(s)) is None):
+        return
+    if enough(candidate, concurrency):
         yield _fix(action, changes, candidate)
 
 

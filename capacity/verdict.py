@@ -6,6 +6,7 @@ Left out: what to change (search.fixes).
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from capacity.concurrency import Concurrency, prompt_of
@@ -18,6 +19,20 @@ from capacity.units import GIB, gib
 
 Fit = Literal["yes", "marginal", "no"]
 Binding = Literal["kv_cache", "max_num_seqs", "weights", "memory", "free_memory", "max_model_len"]
+
+
+def too_old(r: Resolved) -> str | None:
+    """The sentence where the card is older than the least that a format's table row names, else None."""
+    gpu = r.gpu
+    if gpu is None or gpu.vendor != "NVIDIA" or not re.fullmatch(r"\d+\.\d+", gpu.compute_capability):
+        return None
+    has = float(gpu.compute_capability)
+    for key, fmt in (("weight_format", r.weight_format), ("kv_cache_dtype", r.kv_format)):
+        text = fmt.min_hardware
+        least = [float(number) for number in re.findall(r"\d+\.\d+", text)]
+        if least and has < min(least) and "any" not in text and "older" not in text:
+            return f"{key} {fmt.id} needs {text}; {gpu.name} has compute capability {gpu.compute_capability}"
+    return None
 
 
 def largest_utilization(r: Resolved) -> float:
@@ -177,6 +192,9 @@ def warnings_of(
             f"it does not raise the requests that run at once{hybrid}"
         )
     out.extend(_workload_warnings(r))
+    old = too_old(r)
+    if old is not None:
+        out.append(old)
     if r.speculative_method == "mtp" and s.num_speculative_tokens and not r.spec.mtp_layers:
         out.append(
             "the config names no multi-token-prediction layer: one layer like the model's own is counted, its weights are "

@@ -316,3 +316,13 @@ def test_memory_that_others_hold_is_answered_by_a_lower_utilization() -> None:
     assert smallest.changes == found("gpu_memory_utilization", max_model_len=8192).changes
     full = answer(other_memory_gib=100)
     assert "only 0.0 GiB are free; no gpu_memory_utilization starts" in full["reason"]
+
+
+def test_formats_that_a_card_is_too_old_for_are_said_and_not_offered() -> None:
+    """FP8 weights need compute capability 8.0 (Marlin) on NVIDIA cards; a T4 has 7.5."""
+    old = answer(gpu="t4", weight_format="fp8")
+    assert any("weight_format fp8-tensor needs cc 8.9+" in text for text in old["warnings"])
+    assert not any("needs cc" in text for text in answer(weight_format="nvfp4")["warnings"])
+    fixes = answer(gpu="t4")["fixes"]
+    assert fixes and not any(fix["changes"].get("weight_format") == "fp8" for fix in fixes)
+    assert found("cheapest", 1, max_model_len=1024).plan.warnings == ()
