@@ -10,6 +10,7 @@ from capacity.scenario import Scenario
 from pages.ui import plan_sections as sections
 from pages.ui.format import first_upper
 from pages.ui.inputs import PROBLEM, sidebar
+from pages.ui.speed_section import keep_points
 
 LAST = "plan_last_answer"
 
@@ -18,6 +19,7 @@ def render() -> None:
     """The page."""
     st.set_page_config(page_title="Plan · Waterline")
     inputs = sidebar()
+    keep_points()
     problem: str | None = st.session_state.get(PROBLEM) if inputs.source == "Config" else None
     key: str | None = None
     found: Plan | None = None

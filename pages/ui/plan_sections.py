@@ -22,9 +22,11 @@ from pages.ui.curve import length_points
 from pages.ui.format import UNKNOWN, between, count, first_upper, flat, gib, percent, short_model, table_csv
 from pages.ui.inputs import PlanInputs, apply
 from pages.ui.link import link
+from pages.ui.speed_section import pin_button, speed, speed_link
 
 TABS = (
     "Length",
+    "Speed",
     "Allocation",
     "Engine log and command",
     "Textbook",
@@ -60,11 +62,12 @@ def name_of(plan: Plan) -> str:
 
 def head(inputs: PlanInputs, shown: Plan | None) -> None:
     """Title, question, and at the top right share, download, help."""
-    left, right = st.columns([5, 3], vertical_alignment="bottom")
+    left, right = st.columns([5, 5], vertical_alignment="bottom")
     with left:
         st.subheader("Plan", anchor=False)
         st.caption("What will this model on these GPUs hold, and what stops it from holding more?")
     with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        pin_button(shown)
         with st.popover("Share", icon=":material/share:"):
             _share(inputs)
         with st.popover("Download", icon=":material/download:"):
@@ -74,7 +77,7 @@ def head(inputs: PlanInputs, shown: Plan | None) -> None:
 
 
 def _share(inputs: PlanInputs) -> None:
-    values = inputs.link_values()
+    values = {**inputs.link_values(), **speed_link()}
     st.markdown("This link opens the same page with the same inputs, release included.")
     st.code(link(st.context.url or "", values), language=None, wrap_lines=True)
     if inputs.source == "Config" and inputs.config_text and "plan_config" not in values:
@@ -254,7 +257,7 @@ def details(plan: Plan) -> None:
     for text in plan.warnings:
         st.caption(f":material/info: {_plain(first_upper(text))}")
     tabs = st.tabs(TABS, key="plan_tab", on_change="rerun", bind="query-params")
-    drawers = (_length, _allocation, _engine, _textbook, _explanation, _assumptions, _weights)
+    drawers = (_length, speed, _allocation, _engine, _textbook, _explanation, _assumptions, _weights)
     for tab, draw in zip(tabs, drawers, strict=True):
         if tab.open:
             with tab:

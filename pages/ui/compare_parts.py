@@ -1,0 +1,85 @@
+"""Small parts that the Speed tab and the Compare page share: a chart with its CSV, a download, escaped text, times.
+
+Left out: what is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from pages.ui.figure import Chart
+from pages.ui.format import UNKNOWN, table_csv
+
+MARKS = ("\\", "`", "*", "_", "[", "]", "$", "#", "~", "<", ":", "|")
+
+
+def ink() -> str:
+    """The colour of lines and labels in the visitor's theme."""
+    return "#E6EAEE" if st.context.theme.type == "dark" else "#1B1F24"
+
+
+def plain(text: str) -> str:
+    """A text without a meaning in Markdown."""
+    for mark in MARKS:
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+def seconds(value: float | None) -> str:
+    """A time: ms under 1 s with three digits, s above with two or more.
+
+    >>> seconds(0.01342), seconds(0.314), seconds(2.25), seconds(39.2), seconds(None)
+    ('13.4 ms', '314 ms', '2.2 s', '39 s', '–')
+    """
+    if value is None:
+        return UNKNOWN
+    if value >= 1:
+        return f"{value:,.1f} s" if value < 9.95 else f"{value:,.0f} s"
+    ms = value * 1e3
+    return f"{ms:.0f} ms" if ms >= 99.95 else f"{ms:.1f} ms" if ms >= 9.995 else f"{ms:.2f} ms"
+
+
+def spread(low: float | None, high: float | None, show: Any) -> str:
+    """`` (low-high)`` with the unit once, at its end; empty when both read the same.
+
+    >>> spread(0.012, 0.015, seconds), spread(0.7, 1.2, seconds)
+    (' (12.0-15.0 ms)', ' (700 ms-1.2 s)')
+    """
+    if low is None or high is None:
+        return ""
+    first, last = show(low), show(high)
+    if first == last:
+        return ""
+    number, _, unit = first.partition(" ")
+    return f" ({number if unit and last.endswith(f' {unit}') else first}-{last})"
+
+
+def download(label: str, data: Any, name: str, mime: str, *, key: str, small: bool = True) -> None:
+    """A download button; ``data`` may be a function that is asked on the click."""
+    st.download_button(
+        label,
+        data,
+        file_name=name,
+        mime=mime,
+        key=key,
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary" if small else "secondary",
+        width="content" if small else "stretch",
+    )
+
+
+def draw(chart: Chart, key: str) -> None:
+    """A figure under its message, with its CSV."""
+    left, right = st.columns([12, 1], vertical_alignment="center", wrap=False)
+    left.markdown(f"**{plain(chart.title)}**")
+    with right, st.container(horizontal=True, horizontal_alignment="right"):
+        download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", key=f"{key}_csv")
+    st.plotly_chart(
+        chart.figure,
+        key=f"{key}_chart",
+        config={"displayModeBar": False, "responsive": True},
+        alt=chart.alt,
+    )
