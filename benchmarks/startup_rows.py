@@ -87,7 +87,7 @@ def coefficients_set(values: dict[Key, float]) -> Iterator[None]:
     original = table.read_table
 
     def changed(name: str) -> list[dict[str, str]]:
-        rows = original(name)
+        rows = [dict(row) for row in original(name)]
         for row in rows:
             value = values.get((row["name"], row["first_release"], row["when"]))
             if value is not None:
