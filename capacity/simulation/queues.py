@@ -50,7 +50,7 @@ class FcfsQueue:
 
     def first(self, count: int) -> list[Sequence]:
         """Up to ``count`` requests from the front."""
-        return [seq for seq in islice(self.line, count) if seq.state != GONE]
+        return list(islice((seq for seq in self.line if seq.state != GONE), count))
 
     def __iter__(self) -> Iterator[Sequence]:
         return (seq for seq in list(self.line) if seq.state != GONE)
@@ -96,7 +96,7 @@ class PriorityQueue:
 
     def first(self, count: int) -> list[Sequence]:
         """Up to ``count`` requests from the front (the first three of a heap are among its first seven entries)."""
-        near = self.heap[:7] if count <= 3 else self.heap
+        near = self.heap[:7] if count <= 3 else [entry for entry in self.heap if entry[-1].state != GONE]
         return [entry[-1] for entry in nsmallest(count, near) if entry[-1].state != GONE]
 
     def __iter__(self) -> Iterator[Sequence]:

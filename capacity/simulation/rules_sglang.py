@@ -49,7 +49,8 @@ class Sglang:
         if not engine.running:
             self.ratio = self.start
         engine.decodes = False
-        self._prefill(engine)
+        if not self._swap_in(engine):
+            self._prefill(engine)
         if engine.chunks:
             return
         engine.decodes = True
@@ -60,6 +61,17 @@ class Sglang:
             engine.blocked_by = "preempted"
         pool.take(due)
         engine.steady = not engine.waiting.count or len(engine.running) >= self.seats
+
+    def _swap_in(self, engine: Replica) -> bool:
+        """Swapped requests (not SGLang's own way, but a setting here) come back before any prefill; True if any did."""
+        came = False
+        while engine.swapped and len(engine.running) < self.seats:
+            need = engine.layout.blocks(engine.swapped[0].computed + 1) + engine.cohort.blocks_due()
+            if need > engine.pool.free:
+                break
+            moves.swap_in(engine, engine.swapped.popleft())
+            came = True
+        return came
 
     def _reserved(self, engine: Replica) -> float:
         """Tokens kept for what running requests may still generate."""

@@ -163,7 +163,9 @@ class VllmV1:
             if cap and size > cap:
                 size = cap
             if size > budget:
-                if not self.chunked:
+                if (
+                    not self.chunked and seq.target <= self.budget
+                ):  # one grown past the budget comes in pieces
                     engine.blocked_by = "budget"
                     break
                 size = budget

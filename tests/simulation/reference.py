@@ -208,7 +208,7 @@ class PlainEngine:
             known = len(hits) * self.settings.block_size
             size = min(request.target - known, cap)
             if size > budget:
-                if not scheduler.chunked:
+                if not scheduler.chunked and request.target <= scheduler.max_num_batched_tokens:
                     break
                 size = budget
             tokens = request.target if scheduler.scheduler_reserve_full_isl else known + size

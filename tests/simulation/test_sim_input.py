@@ -210,7 +210,7 @@ small = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     requests=st.lists(small, min_size=1, max_size=25),
     num_blocks=st.integers(1, 60),
@@ -221,6 +221,10 @@ small = st.fixed_dictionaries(
     gate=st.booleans(),
     timeout=st.sampled_from([None, 0.5, 3.0]),
     replicas=st.sampled_from([1, 1, 2]),
+    head=st.sampled_from(["block", "skip"]),
+    chunked=st.sampled_from([None, None, True, False]),
+    budget=st.sampled_from([32, 512]),
+    caching=st.booleans(),
 )
 def test_no_request_is_lost_and_every_block_comes_back(
     requests: list[dict[str, Any]],
@@ -232,15 +236,25 @@ def test_no_request_is_lost_and_every_block_comes_back(
     gate: bool,
     timeout: float | None,
     replicas: int,
+    head: str,
+    chunked: bool | None,
+    budget: int,
+    caching: bool,
 ) -> None:
     answer = run_simulate(
         {
             "num_blocks": num_blocks,
             "block_size": block_size,
-            "max_num_batched_tokens": 512,
+            "max_num_batched_tokens": budget,
             "max_num_seqs": 16,
+            "enable_prefix_caching": caching,
             "step_time": {"fixed_s": 0.01, "per_prefill_token_s": 1e-4},
-            "scheduler": {"rules": rules, "scheduling_policy": policy},
+            "scheduler": {
+                "rules": rules,
+                "scheduling_policy": policy,
+                "head_of_line": head,
+                "enable_chunked_prefill": chunked,
+            },
             "preemption_mode": mode,
             "admission": [{"policy": "block_gate"}] if gate else [],
             "client": {"timeout_s": timeout, "retry_policy": "fixed" if timeout else "none"},
