@@ -47,8 +47,8 @@ class Row:
 
 ROWS = (
     Row(key="gpus", label="GPUs", unit="count", better="lower"),
-    Row(key="weights_gib", label="Weights per GPU", unit="gib", better="lower"),
-    Row(key="kv_gib", label="KV cache per GPU", unit="gib", better="higher"),
+    Row(key="weights_gib", label="Weights per GPU, GiB", unit="gib", better="lower"),
+    Row(key="kv_gib", label="KV cache per GPU, GiB", unit="gib", better="higher"),
     Row(key="kv_tokens", label="KV tokens", unit="count", better="higher"),
     Row(key="guaranteed", label="Guaranteed requests", unit="count", better="higher"),
     Row(key="typical", label="Typical requests", unit="count", better="higher"),

@@ -15,6 +15,8 @@ st.set_page_config(page_icon=str(ICON), layout="wide", initial_sidebar_state=330
 st.navigation(
     [
         st.Page("plan.py", title="Plan", default=True),
+        st.Page("compare.py", title="Compare"),
+        st.Page("simulate.py", title="Simulate"),
         st.Page("live.py", title="Live"),
     ]
 ).run()

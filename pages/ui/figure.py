@@ -41,6 +41,9 @@ class Drawing:
     def add_scatter(self, **trace: Any) -> None:
         self._data.append({"type": "scatter", **trace})
 
+    def add_trace(self, **trace: Any) -> None:
+        self._data.append(trace)
+
     def add_vline(self, *, x: float, line: dict[str, Any]) -> None:
         place = {"xref": "x", "x0": x, "x1": x, "yref": "y domain", "y0": 0, "y1": 1}
         self._layout["shapes"].append({"type": "line", **place, "line": line})
