@@ -1,0 +1,58 @@
+"""Simulate: what does this traffic do to the block pool, and which policy serves it best? Widgets in, runs drawn."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from capacity.errors import CapacityError
+from pages.ui import simulate_sections as sections
+from pages.ui.simulate_inputs import NOTE, sidebar
+from pages.ui.simulate_policies import scenarios
+from pages.ui.simulate_presets import starts
+from pages.ui.simulate_runs import Cancelled, Outcome, outcome
+
+LAST = "sim_last"
+
+
+def render() -> None:
+    """The page."""
+    st.set_page_config(page_title="Simulate · Waterline")
+    inputs = sidebar()
+    top = st.container()
+    problem: str | None = None
+    stopped = False
+    found: list[Outcome] = []
+    try:
+        wanted = scenarios(inputs.base(), inputs.policies)
+        found = [
+            outcome(policy, one, inputs.trace) for policy, one in zip(inputs.policies, wanted, strict=True)
+        ]
+    except CapacityError as error:
+        problem, found = str(error), []
+    except Cancelled:
+        stopped, found = True, []
+    if found:
+        st.session_state[LAST] = found
+    shown: list[Outcome] | None = found or st.session_state.get(LAST)
+    with top:
+        sections.head(inputs, shown)
+        note = st.session_state.get(NOTE) or problem
+        if note:
+            sections.problem(note, stale=not found and shown is not None)
+        if stopped:
+            sections.cancelled()
+    if not shown:
+        if problem:
+            st.info(
+                "Correct the input in the sidebar, or start from an example there.",
+                icon=":material/arrow_back:",
+            )
+        return
+    about = next((start.shows for start in starts() if start.key == inputs.preset), None)
+    if about and found:
+        st.caption(f":material/school: {about}")
+    sections.answer_block(shown, stale=not found)
+    sections.details(shown, inputs)
+
+
+render()

@@ -1,0 +1,241 @@
+"""Runs as figures: waterline, running, waiting and refusals on one time axis; goodput and latency against arrival rate.
+
+Plain data in, a Plotly figure with its message and rows out. Left out: single requests and blocks (simulate_pictures).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from capacity.simulation.sweep import SweepPoint, knee
+from pages.ui.figure import ACT, CRITICAL, GREY, Chart
+from pages.ui.format import percent
+from pages.ui.simulate_runs import Outcome
+from pages.ui.simulate_words import rate, refused, seconds
+
+COLOURS = {False: ("#0072B2", "#AA4499", "#7A5C3E"), True: ("#56B4E9", "#E48FD0", "#D9B98C")}
+POINTS = 500
+PANELS = (
+    ("waterline", "fullest pool, %"),
+    ("running", "running"),
+    ("waiting", "waiting"),
+    ("refused", "refusals, total"),
+)
+
+
+def colour(letter: str, *, dark: bool) -> str:
+    """The line of a policy, the same in every figure."""
+    return COLOURS[dark]["ABC".index(letter.upper())]
+
+
+def series(answer: dict[str, Any], points: int = POINTS) -> dict[str, list[float]]:
+    """All engines of a run on one time axis: the fullest pool in %, running, waiting, refusals so far.
+
+    Each point is the highest of its stretch, so that no peak is lost; between samples the last one holds.
+    """
+    engines = answer["timeline"]
+    blocks = answer["blocks"]["total"] / max(len(engines), 1)
+    times = sorted({at for engine in engines for at in engine["t_s"]})
+    if not times:
+        return {name: [] for name in ("t_s", *(key for key, _ in PANELS))}
+    if len(times) > points:
+        step = (times[-1] - times[0]) / (points - 1)
+        times = [times[0] + step * i for i in range(points)]
+    columns: dict[str, list[float]] = {key: [0.0] * len(times) for key, _ in PANELS}
+    for engine in engines:
+        used = [100 * value / blocks for value in engine["used_blocks"]]
+        for key, values, whole in (
+            ("waterline", used, False),
+            ("running", engine["running"], True),
+            ("waiting", engine["waiting"], True),
+            ("refused", engine["rejected"], True),
+        ):
+            held = _held(engine["t_s"], values, times)
+            column = columns[key]
+            for i, value in enumerate(held):
+                column[i] = column[i] + value if whole else max(column[i], value)
+    return {"t_s": times, **columns}
+
+
+def _held(at: Sequence[float], values: Sequence[float], times: Sequence[float]) -> list[float]:
+    found, last = [], 0
+    for time in times:
+        upto = bisect.bisect_right(at, time)
+        found.append(max(values[last:upto], default=values[upto - 1] if upto else 0.0))
+        last = max(upto, last) if upto else 0
+    return found
+
+
+def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
+    """The four panels of all runs."""
+    lines = [(one, series(one.answer)) for one in outcomes]
+    panels = [
+        panel for panel in PANELS if panel[0] != "refused" or any(refused(one.answer) for one in outcomes)
+    ]
+    data: list[dict[str, Any]] = []
+    layout = _frame(len(panels), 132 if len(panels) > 3 else 160, ink)
+    for row, (key, label) in enumerate(panels, start=1):
+        axis, unit = "" if row == 1 else str(row), " %" if key == "waterline" else ""
+        layout[f"yaxis{axis}"] |= {"title": {"text": label}, "rangemode": "tozero"}
+        if key == "waterline":
+            layout[f"yaxis{axis}"] |= {"range": [0, 108], "tickvals": [0, 50, 100]}
+            layout["shapes"].append(_rule(f"y{axis}", 100, CRITICAL))
+        for place, (one, values) in enumerate(lines):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": values["t_s"],
+                    "y": values[key],
+                    "xaxis": "x",
+                    "yaxis": f"y{axis}",
+                    "name": one.policy.title,
+                    "showlegend": row == 1,
+                    "line": {
+                        "color": colour(one.letter, dark=dark),
+                        "width": 2.2 - 0.3 * place,
+                        "shape": "hv",
+                    },
+                    "hovertemplate": f"{one.letter}: %{{y:,.0f}}{unit} {key}, %{{x:,.1f}} s<extra></extra>",
+                }
+            )
+    layout["xaxis"] |= {
+        "title": {"text": "simulated time, s"},
+        "anchor": f"y{len(panels) if len(panels) > 1 else ''}",
+    }
+    peaks = ", ".join(
+        f"{one.letter} {max(v['waiting'], default=0):,.0f} waiting at a pool {percent(max(v['waterline'], default=0) / 100)} full"
+        for one, v in lines
+    )
+    title = f"At the worst moment: {peaks}"
+    rows = tuple(
+        {"policy": one.letter, "t_s": at, **{key: values[key][i] for key, _ in PANELS}}
+        for one, values in lines
+        for i, at in enumerate(values["t_s"])
+    )
+    figure = go.Figure({"data": data, "layout": layout}, _validate=False)
+    return Chart(
+        figure=figure, title=title, alt=f"{title}. {len(panels)} line charts over one time axis.", rows=rows
+    )
+
+
+def _frame(rows: int, height: int, ink: str) -> dict[str, Any]:
+    """``rows`` panels over one x axis, a legend above."""
+    gap = 0.045
+    tall = (1 - gap * (rows - 1)) / rows
+    layout: dict[str, Any] = {
+        "height": height * rows + 60,
+        "margin": {"l": 0, "r": 16, "t": 30, "b": 0},
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "font": {"color": ink}},
+        "dragmode": False,
+        "hovermode": "closest",
+        "hoverlabel": {"font": {"size": 13}},
+        "xaxis": {"fixedrange": True, "automargin": True, "zeroline": False},
+        "shapes": [],
+        "annotations": [],
+    }
+    for row in range(rows):
+        top = 1 - row * (tall + gap)
+        layout[f"yaxis{'' if row == 0 else row + 1}"] = {
+            "domain": [max(top - tall, 0.0), top],
+            "fixedrange": True,
+            "automargin": True,
+            "zeroline": False,
+        }
+    return layout
+
+
+def _rule(axis: str, at: float, line: str) -> dict[str, Any]:
+    return {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": axis, "y0": at, "y1": at,
+            "line": {"color": line, "width": 1.2, "dash": "dash"}}  # fmt: skip
+
+
+def sweep_chart(
+    found: Sequence[tuple[Outcome, Sequence[SweepPoint]]], *, slo: dict[str, Any], ink: str, dark: bool
+) -> Chart:
+    """Goodput, TTFT p99 and TPOT p99 against the arrival rate, with the objective's lines and each policy's knee."""
+    panels: list[tuple[str, str, float | None]] = [
+        ("goodput_rps", "goodput, requests/s", None),
+        ("ttft_p99_s", "TTFT p99, s (log)", slo.get("ttft_s")),
+        ("tpot_p99_s", "TPOT p99, s (log)", slo.get("tpot_s")),
+    ]
+    layout = _frame(len(panels), 170, ink)
+    data: list[dict[str, Any]] = []
+    rates = [p.rate_rps for _, points in found for p in points if math.isfinite(p.rate_rps)]
+    top = max(rates, default=1.0)
+    for row, (key, label, limit) in enumerate(panels, start=1):
+        axis = "" if row == 1 else str(row)
+        spec = layout[f"yaxis{axis}"]
+        spec["title"] = {"text": label}
+        if row == 1:
+            spec["rangemode"] = "tozero"
+            data.append(
+                {"type": "scatter", "mode": "lines", "x": [0, top], "y": [0, top], "xaxis": "x", "yaxis": "y",
+                 "name": "every request good", "line": {"color": GREY, "width": 1.3, "dash": "dot"},
+                 "hoverinfo": "skip"}
+            )  # fmt: skip
+        else:
+            spec |= {"type": "log"}
+        if limit is not None and limit > 0:
+            layout["shapes"].append(_rule(f"y{axis}", limit, ACT))
+            layout["annotations"].append(
+                {"x": 0, "xref": "x domain", "xanchor": "left", "y": math.log10(limit), "yref": f"y{axis}",
+                 "yanchor": "bottom", "text": f"<b>objective {seconds(limit)}</b>", "showarrow": False,
+                 "font": {"color": ink, "size": 13}}
+            )  # fmt: skip
+        for one, points in found:
+            drawn = [p for p in points if math.isfinite(p.rate_rps)]
+            best = knee(points)
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "x": [p.rate_rps for p in drawn],
+                    "y": [getattr(p, key) for p in drawn],
+                    "xaxis": "x",
+                    "yaxis": f"y{axis}",
+                    "name": one.policy.title,
+                    "showlegend": row == 1,
+                    "line": {"color": colour(one.letter, dark=dark), "width": 2.2},
+                    "marker": {
+                        "size": [13 if p is best else 6 for p in drawn],
+                        "symbol": ["diamond" if p is best else "circle" for p in drawn],
+                    },
+                    "hovertemplate": f"{one.letter}: %{{y:,.3g}} at %{{x:,.2f}} requests/s<extra></extra>",
+                }
+            )
+    layout["xaxis"] |= {"title": {"text": "arrival rate, requests/s"}, "anchor": "y3", "rangemode": "tozero"}
+    parts = []
+    for one, points in found:
+        best = knee(points)
+        if best is None:
+            parts.append(f"{one.letter} misses it at every rate tried")
+        elif best is max(points, key=lambda p: p.rate_rps):
+            parts.append(f"{one.letter} at least up to {rate(best.rate_rps)} requests/s")
+        else:
+            parts.append(f"{one.letter} up to {rate(best.rate_rps)} requests/s")
+    title = "95 % of what arrives meets the objective: " + ", ".join(parts)
+    rows = tuple(
+        {
+            "policy": one.letter,
+            "rate_rps": p.rate_rps,
+            "goodput_rps": p.goodput_rps,
+            "ttft_p99_s": p.ttft_p99_s,
+            "tpot_p99_s": p.tpot_p99_s,
+            "kv_peak": p.kv_peak,
+            "preemptions": p.preemptions,
+            "knee": p is knee(points),
+        }
+        for one, points in found
+        for p in points
+    )
+    figure = go.Figure({"data": data, "layout": layout}, _validate=False)
+    return Chart(
+        figure=figure, title=title, alt=f"{title}. Three line charts over the arrival rate.", rows=rows
+    )

@@ -1,0 +1,191 @@
+"""Simulations carried out for a page: off the script's thread, with progress, cancel, and the last few answers kept.
+
+Answers are kept per visitor. Left out: what an answer means (simulate_words).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import streamlit as st
+
+from capacity.errors import CapacityError
+from capacity.simulate_cli import prepare, run_simulate, simulate
+from capacity.simulation.run import Run
+from capacity.simulation.sweep import SweepPoint, sweep_rates
+from pages.ui.simulate_policies import Policy
+
+T = TypeVar("T")
+KEPT = "sim_kept"
+CANCELLED = "sim_cancelled"
+MOST_KEPT = 24
+MOST_REQUESTS = 200_000
+MOST_CLOSED = 20_000
+SMALL = 200
+FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+
+
+class Cancelled(Exception):
+    """The visitor stopped this work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A policy, the scenario it makes, and the run's report."""
+
+    policy: Policy
+    scenario: dict[str, Any]
+    answer: dict[str, Any]
+
+    @property
+    def letter(self) -> str:
+        return self.policy.letter.upper()
+
+
+class _Task(Generic[T]):
+    """Work in a thread; ``share`` is what it has said of its progress."""
+
+    def __init__(self, work: Callable[[Callable[[float], bool]], T]) -> None:
+        self.share = 0.0
+        self.stopped = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+
+    def _run(self, work: Callable[[Callable[[float], bool]], T]) -> None:
+        try:
+            self.result = work(self._progress)
+        except BaseException as error:  # handed to the page's thread
+            self.error = error
+
+    def _progress(self, share: float) -> bool:
+        self.share = max(self.share, min(share, 1.0))
+        return not self.stopped
+
+
+def carried_out(name: str, label: str, work: Callable[[Callable[[float], bool]], T]) -> T:
+    """The work's result, kept under ``name``. Beyond half a second there is a bar with a cancel button.
+
+    Raises Cancelled when the visitor stopped it, and what the work raises.
+    """
+    kept: dict[str, Any] = st.session_state.setdefault(KEPT, {})
+    if name in kept:
+        return kept[name]
+    if st.session_state.get(CANCELLED) == name:
+        raise Cancelled
+    task: _Task[T] = _Task(work)
+    task.thread.start()
+    task.thread.join(0.5)
+    if task.thread.is_alive():
+        place = st.empty()
+        try:
+            with place.container(horizontal=True, vertical_alignment="center", wrap=False):
+                bar = st.progress(0.0, text=label)
+                st.button(
+                    "Cancel",
+                    key=f"sim_cancel_{name[:12]}",
+                    on_click=lambda: st.session_state.update({CANCELLED: name}),
+                    width="content",
+                )
+            while task.thread.is_alive():
+                bar.progress(task.share, text=f"{label}, {task.share:.0%} of the requests are in")
+                task.thread.join(0.25)
+        finally:  # a click anywhere ends this script: the thread stops at its next sign of life
+            task.stopped = True
+        place.empty()
+    if task.error is not None:
+        raise task.error
+    while len(kept) >= MOST_KEPT:
+        kept.pop(next(iter(kept)))
+    kept[name] = task.result
+    return task.result  # type: ignore[return-value]
+
+
+def name_of(*parts: Any) -> str:
+    """A short name for inputs: the same inputs, the same name."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _seed(scenario: Mapping[str, Any]) -> Any:
+    seed = scenario.get("seed", 0)
+    return int(seed) if isinstance(seed, float) and seed == int(seed) else seed
+
+
+def size_of(scenario: Mapping[str, Any], trace: str | None) -> int:
+    """Requests that a run will have, as far as its keys say. Raises CapacityError above what a page carries."""
+    workload = scenario.get("workload")
+    given = workload if isinstance(workload, Mapping) else {}
+    if trace is not None:
+        count: Any = given.get("max_requests") or trace.count("\n")
+    elif isinstance(given.get("requests"), list):
+        count = len(given["requests"])
+    else:
+        count = given.get("num_requests", 1000)
+    if not isinstance(count, int | float) or isinstance(count, bool):
+        return 0
+    arrival = given.get("arrival")
+    closed = isinstance(arrival, Mapping) and arrival.get("process") == "closed_loop"
+    most = MOST_CLOSED if closed else MOST_REQUESTS
+    if count > most:
+        raise CapacityError(
+            f"the run has {count:,.0f} requests; this page carries {most:,}, the command line (python -m capacity "
+            "simulate) any number",
+            field="workload.num_requests",
+        )
+    return int(count)
+
+
+def outcome(policy: Policy, scenario: dict[str, Any], trace: str | None) -> Outcome:
+    """The run of one policy. Raises CapacityError, Cancelled."""
+    count = size_of(scenario, trace)
+    asked = {**scenario, "timeline": True, "requests_detail": True, "events": 0 < count <= SMALL}
+
+    def work(progress: Callable[[float], bool]) -> dict[str, Any]:
+        return run_simulate(asked, trace_text=trace, seed=_seed(scenario), progress=progress)
+
+    name = name_of("run", scenario, trace)
+    label = f"Simulating {policy.letter.upper()}, {count:,} requests"
+    return Outcome(policy=policy, scenario=scenario, answer=carried_out(name, label, work))
+
+
+def sweep(policy: Policy, scenario: dict[str, Any], trace: str | None) -> list[SweepPoint]:
+    """The policy at eight arrival rates. Raises CapacityError, Cancelled."""
+
+    def work(progress: Callable[[float], bool]) -> list[SweepPoint]:
+        return sweep_rates(scenario, FACTORS, trace_text=trace, seed=_seed(scenario), progress=progress)
+
+    name = name_of("sweep", scenario, trace)
+    return carried_out(name, f"Sweeping the arrival rate of {policy.letter.upper()}", work)
+
+
+def logged_run(one: Outcome, trace: str | None) -> Run:
+    """The run again with its log, for the block map. Raises CapacityError, Cancelled."""
+
+    def work(progress: Callable[[float], bool]) -> Run:
+        seed = _seed(one.scenario)
+        return simulate(
+            prepare(one.scenario, trace_text=trace, seed=seed), seed=seed, progress=progress, log=True
+        )
+
+    return carried_out(name_of("log", one.scenario, trace), "Drawing blocks", work)
+
+
+def export(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What the JSON download holds; the page opens it again."""
+    return {
+        "waterline_simulation": 1,
+        "runs": [
+            {
+                "policy": one.policy.letter,
+                "name": one.policy.name,
+                "scenario": one.scenario,
+                "answer": {k: v for k, v in one.answer.items() if k not in ("timeline", "gantt", "events")},
+            }
+            for one in outcomes
+        ],
+    }
