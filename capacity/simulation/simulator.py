@@ -122,7 +122,7 @@ class Simulation:
     def _run_open(self) -> None:
         requests = self.requests
         count = len(requests)
-        chunk = 1 << 14
+        chunk = 1 << 12
         simple = not (self.policies or self.tracks or self.watches) and len(self.engines) == 1
         simple = simple and not self.fleet.autoscale
         for first in range(0, count, chunk):
@@ -138,13 +138,7 @@ class Simulation:
                     return
                 number = first + offset
                 live = Live(
-                    number,
-                    at,
-                    prompts[offset],
-                    outputs[offset],
-                    ranks[offset],
-                    self._prefix(number),
-                    None if requests.sessions is None else int(requests.sessions[number]),
+                    number, at, prompts[offset], outputs[offset], ranks[offset], *self._shares(number)
                 )
                 if simple:
                     engine = self.up[0]
@@ -235,29 +229,31 @@ class Simulation:
         elif kind == "check":
             self._check_scale(now)
 
-    def _prefix(self, number: int) -> Prefix | None:
-        prefixes = self.requests.prefixes
-        if prefixes is None or not self.sharing:
-            return None
-        keys = prefixes[number]
-        return Prefix(keys, self.requests.prefix_key_tokens) if keys else None
+    def _shares(self, number: int) -> tuple[Prefix | None, int | None]:
+        """Prefix and session of a request."""
+        requests = self.requests
+        keys = requests.prefixes[number] if requests.prefixes is not None and self.sharing else None
+        return (
+            Prefix(keys, requests.prefix_key_tokens) if keys else None,
+            None if requests.sessions is None else int(requests.sessions[number]),
+        )
 
     def _next_of_loop(self, at: int) -> None:
         number = self.next_request
         if number >= len(self.requests):
             return
         self.next_request += 1
+        if (
+            number % 1024 == 1023
+            and self.progress is not None
+            and not self.progress(number / len(self.requests))
+        ):
+            self.cancelled = True
+            self.next_request = len(self.requests)
         requests = self.requests
         self.arrival_s[number] = at / TICKS_PER_S
-        live = Live(
-            number,
-            at,
-            int(requests.prompt_tokens[number]),
-            int(requests.output_tokens[number]),
-            int(requests.priority[number]),
-            self._prefix(number),
-            None if requests.sessions is None else int(requests.sessions[number]),
-        )
+        prompt, output = int(requests.prompt_tokens[number]), int(requests.output_tokens[number])
+        live = Live(number, at, prompt, output, int(requests.priority[number]), *self._shares(number))
         self._push(at, "arrive", live)
 
     def _arrive(self, live: Live, now: int) -> None:

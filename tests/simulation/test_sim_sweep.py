@@ -51,6 +51,15 @@ def test_a_cancelled_run_says_so() -> None:
     assert answer["warnings"][0].startswith("cancelled")
 
 
+def test_a_closed_loop_can_be_cancelled() -> None:
+    loop = {"arrival": {"process": "closed_loop", "users": 8}, "prompt_tokens": 50, "output_tokens": 5}
+    answer = run_simulate(
+        {**CHAT, "workload": {**loop, "num_requests": 8000}}, progress=lambda share: share < 0.4
+    )
+    assert answer["status"] == "cancelled"
+    assert 2000 < answer["requests"]["arrived"] < 6000
+
+
 def test_a_cut_run_counts_what_is_still_inside() -> None:
     answer = run_simulate({**CHAT, "until_s": 20.0})
     counts = answer["requests"]
