@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from capacity.memory import Term
+from capacity.parameters import total_parameters
 from capacity.plan import Plan
 from capacity.textbook_steps import steps
 from capacity.units import GIB, gib
@@ -130,9 +131,7 @@ def term_json(term: Term) -> dict[str, Any]:
 
 
 def _parameters(plan: Plan) -> int | float:
-    from capacity.parameters import count_parameters
-
-    return plan.resolved.scenario.parameters or count_parameters(plan.resolved.spec).total
+    return plan.resolved.scenario.parameters or total_parameters(plan.resolved.spec)
 
 
 def _memory(plan: Plan) -> dict[str, Any]:

@@ -122,6 +122,29 @@ def count_parameters(spec: ModelSpec) -> ParameterCount:
     >>> count_parameters(spec).total
     8030261248
     """
+    return _kept(spec)[1]
+
+
+def total_parameters(spec: ModelSpec) -> int:
+    """``count_parameters(spec).total``, kept per model."""
+    return _kept(spec)[2]
+
+
+_counts: dict[int, tuple[ModelSpec, ParameterCount, int]] = {}
+
+
+def _kept(spec: ModelSpec) -> tuple[ModelSpec, ParameterCount, int]:
+    kept = _counts.get(id(spec))
+    if kept is None or kept[0] is not spec:
+        if len(_counts) > 512:
+            _counts.clear()
+        count = _count(spec)
+        kept = (spec, count, count.total)
+        _counts[id(spec)] = kept
+    return kept
+
+
+def _count(spec: ModelSpec) -> ParameterCount:
     embedding = spec.vocab_size * spec.hidden_size
     head = 0 if spec.tie_word_embeddings else embedding
     distinct = {id(layer): layer for layer in spec.layers}

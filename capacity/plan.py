@@ -6,6 +6,7 @@ Left out: speed (performance), queueing (simulation).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -182,6 +183,8 @@ def _with_draft_model(
 
 def _stage_caches(owners: tuple[int, ...], stages: tuple[range, ...]) -> tuple[range, ...]:
     """The run of cache-owning layers of each pipeline stage; draft layers (-1) go to the last."""
+    if len(stages) == 1:
+        return (range(len(owners)),)
     ends = []
     for stage in stages:
         ends.append(sum(1 for owner in owners if 0 <= owner < stage.stop))
@@ -262,7 +265,13 @@ def _concurrency(
 
 def _bytes_per_token(layers: tuple[LayerCache, ...], stage: range) -> int:
     """KV bytes that one more token inside every window takes on this stage's GPU."""
-    return round(sum(layers[i].page_bytes / layers[i].block_size for i in stage if layers[i].kind != "state"))
+    held = Counter(map(id, layers[stage.start : stage.stop]))
+    kinds = {id(layer): layer for layer in layers}
+    return round(
+        sum(
+            n * kinds[k].page_bytes / kinds[k].block_size for k, n in held.items() if kinds[k].kind != "state"
+        )
+    )
 
 
 def _textbook(r: Resolved, weights: Weights) -> Textbook:

@@ -35,8 +35,10 @@ class Grouping:
 
     def bytes_per_block(self, stage: range | None = None) -> int:
         """Bytes that one block id takes on a worker holding the layers of ``stage`` (None = all layers)."""
-        if self.uniform:
-            return sum(self.pages[i] for i in self.groups[0].layers if stage is None or i in stage)
+        if self.uniform:  # one group of all layers, in order
+            return sum(self.pages if stage is None else self.pages[stage.start : stage.stop])
+        if stage is None or len(stage) == sum(len(group.layers) for group in self.groups):
+            return self.page_bytes * max(len(group.layers) for group in self.groups)
         widest = max(sum(1 for i in group.layers if stage is None or i in stage) for group in self.groups)
         return self.page_bytes * widest
 
