@@ -1,32 +1,18 @@
-"""The planner's figures: plain data in, a Plotly figure with its message and its rows out. No Streamlit.
+"""The planner's figures in the tabs: plain data in, a Plotly figure with its message and its rows out. No Streamlit.
 
-Colours are the look's: one per memory term in one order, everywhere. Left out: where a figure is drawn.
+Colours are the look's: one per memory term in one order, everywhere. Left out: the bill and the length curve
+(first_charts), where a figure is drawn.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from capacity.plan import Plan
 from capacity.textbook_steps import Step
 from capacity.units import GIB
-from pages.ui.figure import (
-    ACT,
-    CRITICAL,
-    GREY,
-    INFORMATION,
-    OK,
-    Chart,
-    Drawing,
-    dress,
-    labels,
-    mark,
-    powers,
-    span,
-)
-from pages.ui.format import count, gib, percent, times
+from pages.ui.figure import ACT, GREY, INFORMATION, OK, Chart, Drawing, dress
+from pages.ui.format import count, gib, percent
 
 TERM_COLOURS = {
     "weights": "#0072B2",
@@ -46,210 +32,6 @@ TERM_NAMES = {
     "kv_cache": "KV cache",
     "unused": "Unused",
 }
-LABEL_FROM = 0.07
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthPoint:
-    """Full-length requests at one max_model_len; low and high carry the memory interval."""
-
-    tokens: int
-    requests: float
-    low: float
-    high: float
-    textbook: int | None
-
-
-def memory_bar(plan: Plan, *, ink: str) -> Chart | None:
-    """The bill of the GPU that sets the pool as one stacked bar, with the budget line in ``ink``; None without a GPU."""
-    bill = plan.bill
-    if bill is None:
-        return None
-    total = bill.total_bytes / GIB
-    budget = bill.budget_bytes / GIB
-    stage = plan.pool.stage if plan.pool else 0
-    kv = plan.kv_bytes[stage] / GIB
-    parts: list[tuple[str, float, float | None, float | None]] = [
-        (term.name, term.bytes / GIB, term.low_bytes / GIB, term.high_bytes / GIB) for term in bill.terms
-    ]
-    parts.append(("kv_cache", kv, plan.kv_low_bytes[stage] / GIB, plan.kv_high_bytes[stage] / GIB))
-    used = sum(part[1] for part in parts)
-    parts.append(("unused", max(0.0, total - used), None, None))
-    outside = 0.0 if bill.graphs_in_budget else next(p[1] for p in parts if p[0] == "cuda_graphs")
-    line, reach = budget + outside, max(total, used)
-    figure = Drawing()
-    for name, size, low, high in parts:
-        if size <= 0:
-            continue
-        spread = f" ({gib(low)}-{gib(high)})" if low is not None and gib(low) != gib(high) else ""
-        figure.add_bar(
-            y=[""],
-            x=[size],
-            orientation="h",
-            name=f"{TERM_NAMES[name]} {gib(size)}",
-            marker={"color": TERM_COLOURS[name], "line": {"width": 1, "color": "rgba(255,255,255,0.6)"}},
-            text=f"{TERM_NAMES[name]}<br>{gib(size)}" if size / reach >= LABEL_FROM else "",
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            textfont={
-                "color": "#FFFFFF" if name in ("weights", "cuda_graphs", "other") else "#10161C",
-                "size": 13,
-            },
-            hovertemplate=f"{TERM_NAMES[name]}: {gib(size)}{spread} GiB<extra></extra>",
-        )
-    over = used > line * 1.001
-    figure.add_vline(x=line, line={"dash": "dash", "width": 2.5, "color": CRITICAL if over else ink})
-    text = f"budget {gib(budget)} GiB" + (", CUDA graphs outside it" if outside else "")
-    figure.add_annotation(
-        x=line,
-        y=1,
-        yref="paper",
-        text=text,
-        showarrow=False,
-        xanchor="right",
-        yanchor="bottom",
-        xshift=-2,
-        font={"color": ink, "size": 13},
-    )
-    dress(figure, height=136)
-    figure.update_layout(
-        barmode="stack",
-        showlegend=True,
-        legend={
-            "orientation": "h",
-            "y": -0.08,
-            "x": 0,
-            "xanchor": "left",
-            "yanchor": "top",
-            "traceorder": "normal",
-        },
-        margin={"l": 0, "r": 8, "t": 22, "b": 40},
-        xaxis={"range": [0, reach * 1.005], "showticklabels": False, "showgrid": False, "zeroline": False},
-        yaxis={"showticklabels": False, "showgrid": False},
-    )
-    share = "" if total == 0 else f", {percent(kv / total)} of the card"
-    title = (
-        f"One GPU: weights take {gib(parts[0][1])} of {gib(total)} GiB, {gib(kv)} GiB are left for KV cache"
-        if kv > 0
-        else f"One GPU: {gib(used)} GiB are needed before any KV cache, the budget is {gib(budget)} GiB"
-    )
-    alt = f"{title}{share}. " + ", ".join(f"{TERM_NAMES[p[0]]} {gib(p[1])} GiB" for p in parts if p[1] > 0)
-    rows = [
-        {
-            "term": TERM_NAMES[n],
-            "gib": s,
-            "low_gib": lo,
-            "high_gib": hi,
-            "budget_gib": budget,
-            "total_gib": total,
-        }
-        for n, s, lo, hi in parts
-    ]
-    return Chart(figure=figure.done(), title=title, alt=alt, rows=tuple(rows))
-
-
-def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) -> Chart:
-    """Full-length requests against their length, log-log, with the memory's band and the chosen point.
-
-    ``ink``: the colour of labels in the visitor's theme.
-    """
-    drawn = [p for p in points if p.requests > 0]
-    chosen = plan.resolved.max_model_len
-    here = min(drawn, key=lambda p: abs(p.tokens - chosen)) if drawn else None
-    seats = plan.concurrency.seats
-    figure = Drawing()
-    xs = [p.tokens for p in drawn]
-    figure.add_scatter(
-        x=[*xs, *reversed(xs)],
-        y=[*(p.high for p in drawn), *(p.low for p in reversed(drawn))],
-        fill="toself",
-        fillcolor="rgba(0,158,115,0.18)",
-        line={"width": 0},
-        hoverinfo="skip",
-        name="interval",
-    )
-    first = next((p for p in points if p.textbook), None)
-    book = (
-        [(p.tokens, first.textbook * first.tokens / p.tokens) for p in points]
-        if first and first.textbook
-        else []
-    )
-    book = [pair for pair in book if pair[1] >= 0.5]
-    if book:
-        figure.add_scatter(
-            x=[b[0] for b in book],
-            y=[b[1] for b in book],
-            mode="lines",
-            line={"color": GREY, "width": 1.5, "dash": "dot"},
-            name="textbook",
-            hovertemplate="textbook: %{y:,.0f} requests of %{x:,} tokens<extra></extra>",
-        )
-    figure.add_scatter(
-        x=xs,
-        y=[p.requests for p in drawn],
-        mode="lines",
-        line={"color": OK, "width": 2.5},
-        customdata=[(p.low, p.high) for p in drawn],
-        name="engine",
-        hovertemplate="%{y:,.1f} (%{customdata[0]:,.1f}-%{customdata[1]:,.1f}) requests of %{x:,} tokens<extra></extra>",
-    )
-    figure.add_hline(y=seats, line={"dash": "dash", "width": 1.5, "color": INFORMATION})
-    if drawn:
-        mark(figure, xs[-1], seats, f"seats {count(seats)}", ink, anchor="right")
-        if book:
-            tokens, requests = book[len(book) * 3 // 4]
-            mark(figure, tokens, requests, "textbook", ink, anchor="left")
-    title = "No length in this range fits"
-    if here is not None and here.tokens == chosen:
-        figure.add_scatter(
-            x=[chosen],
-            y=[here.requests],
-            mode="markers",
-            marker={"size": 11, "color": OK, "line": {"width": 2, "color": "#FFFFFF"}},
-            hovertemplate=f"chosen: {chosen:,} tokens, {here.requests:,.2f}x<extra></extra>",
-            name="chosen",
-        )
-        late = math.log(chosen / xs[0]) > 0.45 * math.log(max(xs[-1] / xs[0], 1.001))
-        words = f"engine, {chosen:,} tokens: {times(here.requests)}"
-        mark(figure, chosen, here.requests, words, ink, anchor="right" if late else "left", below=late)
-        title = _curve_title(plan, drawn, seats)
-    dress(figure, height=340)
-    figure.update_xaxes(
-        type="log", title="max_model_len, tokens (log)", tickvals=powers(xs), ticktext=labels(xs)
-    )
-    heights = (
-        [p.low for p in drawn if p.low > 0] + [p.high for p in drawn] + [b[1] for b in book] + [float(seats)]
-    )
-    figure.update_xaxes(range=span(xs or [p.tokens for p in points], 0.02))
-    figure.update_yaxes(
-        type="log", title="full-length requests (log)", dtick=1, tickformat=",", range=span(heights, 0.08)
-    )
-    rows = tuple(
-        {
-            "max_model_len": p.tokens,
-            "requests": p.requests,
-            "low": p.low,
-            "high": p.high,
-            "textbook": p.textbook,
-        }
-        for p in points
-    )
-    return Chart(
-        figure=figure.done(), title=title, alt=f"{title}. Line chart, both axes logarithmic.", rows=rows
-    )
-
-
-def _curve_title(plan: Plan, drawn: Sequence[LengthPoint], seats: int) -> str:
-    r = plan.resolved
-    free = [p.tokens for p in drawn if p.requests >= seats]
-    longest = [p.tokens for p in drawn if p.requests >= 1]
-    if not longest:
-        return "Not one full-length request fits at any length shown"
-    tail = f"one still fits at {longest[-1]:,} tokens"
-    if free and free[-1] >= r.max_model_len:
-        return f"Seats bind up to about {free[-1]:,} tokens; {tail}"
-    return f"KV cache binds at {r.max_model_len:,} tokens; {tail}"
 
 
 def allocation(plan: Plan) -> Chart | None:

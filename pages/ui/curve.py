@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from capacity.errors import CapacityError
 from capacity.plan import Plan, plan
-from pages.ui.charts import LengthPoint
+from pages.ui.first_charts import LengthPoint
 
 SHORTEST = 256
 POINTS = 25

@@ -16,9 +16,10 @@ from capacity.scenario import field_table
 from capacity.search import fixes
 from capacity.textbook_steps import steps
 from capacity.units import GIB
-from pages.ui import charts
-from pages.ui.charts import Chart
+from pages.ui import charts, first_charts
 from pages.ui.curve import length_points
+from pages.ui.figure import Chart
+from pages.ui.first_charts import Picture
 from pages.ui.format import UNKNOWN, between, count, first_upper, flat, gib, percent, short_model, table_csv
 from pages.ui.inputs import PlanInputs, apply
 from pages.ui.link import link
@@ -161,7 +162,7 @@ def answer_block(plan: Plan, *, stale: bool) -> None:
     else:
         show(words, icon=icon)
     _figures(plan)
-    bar = charts.memory_bar(plan, ink=_ink())
+    bar = first_charts.memory_bar(plan, ink=_ink())
     if bar is None:
         st.caption("No GPU is given: the KV memory is taken as you measured it, without a bill.")
     else:
@@ -172,7 +173,7 @@ def answer_block(plan: Plan, *, stale: bool) -> None:
 
 def _ink() -> str:
     """The colour of lines that must stand out from the bars in the visitor's theme."""
-    return "#E6EAEE" if st.context.theme.type == "dark" else "#1B1F24"
+    return first_charts.INK_ON_DARK if st.context.theme.type == "dark" else first_charts.INK
 
 
 def _figures(plan: Plan) -> None:
@@ -264,11 +265,14 @@ def details(plan: Plan) -> None:
                 draw(plan)
 
 
-def _chart(chart: Chart, key: str) -> None:
+def _chart(chart: Chart | Picture, key: str) -> None:
     left, right = st.columns([12, 1], vertical_alignment="center", wrap=False)
     left.markdown(f"**{_plain(chart.title)}**")
     with right, st.container(horizontal=True, horizontal_alignment="right"):
         _download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", small=True)
+    if isinstance(chart, Picture):
+        st.echarts_chart(chart.option, height=chart.height, key=f"plan_chart_{key}", alt=chart.alt)
+        return
     st.plotly_chart(
         chart.figure,
         key=f"plan_chart_{key}",
@@ -286,7 +290,7 @@ def _rows(
 
 
 def _length(plan: Plan) -> None:
-    _chart(charts.concurrency_curve(plan, length_points(plan), ink=_ink()), "length")
+    _chart(first_charts.concurrency_curve(plan, length_points(plan), ink=_ink()), "length")
     st.caption(
         "The line is the engine's own figure, the band carries the memory's interval, dotted is the textbook."
     )

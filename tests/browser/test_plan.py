@@ -57,7 +57,7 @@ def set_length(page: Page, text: str) -> None:
 def test_answer_bill_and_tabs_are_above_the_fold(page: Page, app_url: str) -> None:
     page.goto(app_url)
     figures(page)
-    chart = page.locator(".st-key-plan_chart_memory svg.main-svg").first
+    chart = page.locator(".st-key-plan_chart_memory :is(canvas, svg[width])").first
     chart.wait_for(timeout=WAIT_MS)
     for place in (
         page.get_by_test_id("stAlert"),

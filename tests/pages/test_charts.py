@@ -1,10 +1,12 @@
-"""The planner's figures: valid for Plotly, true to the plan, with a message, a text and rows for a CSV."""
+"""The planner's figures: valid for what draws them, true to the plan, with a message, a text and rows for a CSV."""
 
 from __future__ import annotations
 
 import csv
 import doctest
 import io
+import json
+import math
 from types import ModuleType
 from typing import Any
 
@@ -14,20 +16,24 @@ import pytest
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
 from capacity.textbook_steps import steps
-from pages.ui import charts, fields, link
+from pages.ui import charts, fields, first_charts, link
 from pages.ui import format as format_module
 from pages.ui.curve import length_points
 from pages.ui.examples import examples
-from pages.ui.figure import Chart
+from pages.ui.figure import CRITICAL, Chart
+from pages.ui.first_charts import INK, INK_ON_DARK, Picture
 from pages.ui.format import flat, table_csv
 
-INK = "#1B1F24"
+
+def by_id(option: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The series of an ECharts option by their id."""
+    return {one["id"]: one for one in option["series"]}
 
 
-def drawn(found: Plan) -> list[Chart]:
-    every = [
-        charts.memory_bar(found, ink=INK),
-        charts.concurrency_curve(found, length_points(found), ink=INK),
+def drawn(found: Plan) -> list[Chart | Picture]:
+    every: list[Chart | Picture | None] = [
+        first_charts.memory_bar(found, ink=INK),
+        first_charts.concurrency_curve(found, length_points(found), ink=INK),
         charts.allocation(found),
         charts.block_sizes(found),
         charts.textbook_walk(steps(found)),
@@ -41,7 +47,10 @@ def test_every_figure_is_valid_and_has_words(example: Any) -> None:
     every = drawn(plan(Scenario.parse(example.scenario)))
     assert len(every) == 6
     for chart in every:
-        go.Figure(chart.figure.to_dict())  # raises on anything Plotly does not know
+        if isinstance(chart, Picture):
+            json.dumps(chart.option, allow_nan=False)  # what the browser is sent: no NaN, no infinity
+        else:
+            go.Figure(chart.figure.to_dict())  # raises on anything Plotly does not know
         assert chart.title
         assert chart.alt.startswith(chart.title)
         assert len(list(csv.DictReader(io.StringIO(table_csv(chart.rows))))) == len(chart.rows) > 0
@@ -49,23 +58,32 @@ def test_every_figure_is_valid_and_has_words(example: Any) -> None:
 
 def test_bill_adds_up_to_the_card() -> None:
     found = plan(Scenario.parse(examples()[0].scenario))
-    chart = charts.memory_bar(found, ink=INK)
+    chart = first_charts.memory_bar(found, ink=INK)
     assert chart is not None and found.resolved.total_bytes is not None
     assert sum(row["gib"] for row in chart.rows) == pytest.approx(
         found.resolved.total_bytes / 2**30, abs=1e-6
     )
     assert [row["term"] for row in chart.rows] == list(charts.TERM_NAMES.values())
+    series = by_id(chart.option["baseOption"])
+    bars = {name: one["data"][0] for name, one in series.items() if name != "budget"}
+    assert sum(bars.values()) == pytest.approx(found.resolved.total_bytes / 2**30, abs=1e-6)
+    assert list(bars) == [name for name in charts.TERM_NAMES if name in bars]
+    assert all(series[name]["itemStyle"]["color"] == charts.TERM_COLOURS[name] for name in bars)
+    assert series["budget"]["markLine"]["lineStyle"]["color"] == INK
 
 
 def test_bill_of_a_model_that_does_not_fit_reaches_over_the_line() -> None:
     found = plan(
         Scenario.parse({"model": "meta-llama/Llama-3.1-70B-Instruct", "gpu": "l4", "max_model_len": 4096})
     )
-    chart = charts.memory_bar(found, ink=INK)
+    chart = first_charts.memory_bar(found, ink=INK)
     assert chart is not None and found.bill is not None
-    line = chart.figure.layout.shapes[0]
-    assert line.x0 == pytest.approx(found.bill.budget_bytes / 2**30)
-    assert chart.figure.layout.xaxis.range[1] > line.x0
+    base = chart.option["baseOption"]
+    mark = by_id(base)["budget"]["markLine"]
+    line = mark["data"][0]["xAxis"]
+    assert line == pytest.approx(found.bill.budget_bytes / 2**30)
+    assert base["xAxis"]["max"] > line
+    assert mark["lineStyle"]["color"] == CRITICAL
     assert "needed before any KV cache" in chart.title
 
 
@@ -79,11 +97,39 @@ def test_curve_falls_and_goes_through_the_chosen_point() -> None:
     assert found.pool is not None
     chosen = next(point for point in points if point.tokens == found.resolved.max_model_len)
     assert chosen.requests == found.pool.max_concurrency
+    option = first_charts.concurrency_curve(found, points, ink=INK).option
+    series = by_id(option)
+    assert [one["value"] for one in series["engine"]["data"]] == [(p.tokens, p.requests) for p in points]
+    assert series["chosen"]["data"] == [(chosen.tokens, chosen.requests)]
+    assert series["seats"]["markLine"]["data"] == [{"yAxis": found.concurrency.seats}]
+    assert all(one["value"][1] >= 0.5 for one in series["textbook"]["data"])
+
+
+def test_curve_band_runs_from_low_to_high_and_stays_on_the_axis() -> None:
+    found = plan(Scenario.parse(examples()[0].scenario))
+    points = length_points(found)
+    option = first_charts.concurrency_curve(found, points, ink=INK_ON_DARK).option
+    series, floor = by_id(option), option["yAxis"]["min"]
+    low, height = series["low"]["data"], series["interval"]["data"]
+    assert [tokens for tokens, _ in low] == [p.tokens for p in points]
+    for (_, start), (_, tall), point in zip(low, height, points, strict=True):
+        assert start == pytest.approx(max(point.low, floor))
+        assert start + tall == pytest.approx(max(point.high, floor))
+    assert option["yAxis"]["max"] >= max(point.high for point in points)
+
+
+def test_length_labels_lie_where_the_log_axis_has_them() -> None:
+    found = plan(Scenario.parse({"model": "Qwen/Qwen3-8B", "gpu": "l4", "max_model_len": 3000}))
+    points = length_points(found)
+    log, labels = first_charts.concurrency_curve(found, points, ink=INK).option["xAxis"]
+    octaves = math.log2(log["max"] / log["min"])
+    assert octaves == len(labels["data"]) - 1
+    assert log["min"] <= points[0].tokens and points[-1].tokens <= log["max"]
 
 
 def test_without_a_gpu_there_is_no_bill_and_no_walk() -> None:
     found = plan(Scenario.parse({"model": "Qwen/Qwen3-8B", "kv_cache_gib": 20}))
-    assert charts.memory_bar(found, ink=INK) is None
+    assert first_charts.memory_bar(found, ink=INK) is None
     assert charts.textbook_walk(steps(found)) is None
     assert charts.allocation(found) is None
     assert len(drawn(found)) == 2
@@ -94,7 +140,9 @@ def test_csv_cells_cannot_run_in_a_spreadsheet() -> None:
     assert flat({"a": [{"b": 1}, {"b": 2}]}) == [{"key": "a.0.b", "value": 1}, {"key": "a.1.b", "value": 2}]
 
 
-@pytest.mark.parametrize("module", [fields, format_module, link], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [fields, first_charts, format_module, link], ids=lambda module: module.__name__
+)
 def test_examples_in_docstrings(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0
