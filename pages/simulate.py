@@ -8,7 +8,6 @@ from capacity.errors import CapacityError
 from pages.ui import simulate_sections as sections
 from pages.ui.simulate_inputs import NOTE, sidebar
 from pages.ui.simulate_policies import scenarios
-from pages.ui.simulate_presets import starts
 from pages.ui.simulate_runs import Cancelled, Outcome, outcome
 
 LAST = "sim_last"
@@ -48,9 +47,6 @@ def render() -> None:
                 icon=":material/arrow_back:",
             )
         return
-    about = next((start.shows for start in starts() if start.key == inputs.preset), None)
-    if about and found:
-        st.caption(f":material/school: {about}")
     sections.answer_block(shown, stale=not found)
     sections.details(shown, inputs)
 

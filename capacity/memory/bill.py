@@ -93,7 +93,8 @@ def memory_bill(
     """The bill of one GPU of one pipeline stage.
 
     ``weights_bytes``: this stage's fullest GPU; ``images_per_request`` 0 switches the vision tower off;
-    ``weights_high_bytes``: computed weights with the most padding seen. ``cuda_graph_gib``: a measured figure in place of the estimate. Never raises for a model that does not fit.
+    ``weights_high_bytes``: computed weights with the most padding seen; ``cuda_graph_gib``: a measured figure in
+    place of the estimate. Never raises for a model that does not fit.
     """
     version = release.version
     runner = model_runner(spec, release, quantised=weight_format.is_quantised)

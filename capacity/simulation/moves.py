@@ -72,6 +72,10 @@ def fail(engine: Replica, now: int) -> list[Sequence]:
     inside = [*engine.running, *engine.swapped, *engine.waiting]
     for seq in inside:
         seq.state = GONE
+    for seq in engine.leaving:  # their clients had hung up already
+        if seq in inside:
+            inside.remove(seq)
+            gone(engine, seq, now, engine.record.reasons[engine.record.reason[seq.id]] or "aborted")
     engine.reset(now)
     return sorted(inside, key=lambda seq: (seq.arrival, seq.order))
 

@@ -31,7 +31,7 @@ MEASURES = {
 }
 SCALE = {"tpot_s": 1e3, "ttft_s": 1e3}
 SECONDS = ("tpot_s", "ttft_s", "e2e_s")
-MOST_LINES = 6
+MOST_LINES, DIRECT = 6, 4
 
 
 def pareto(
@@ -91,6 +91,11 @@ def pareto(
             hovertemplate=f"{one.entry.name}<br>%{{y:,.0f}} tokens/s per GPU, %{{x:,.1f}} per user, "
             "%{customdata:,.0f} in flight<extra></extra>",
         )
+        if len(drawn) <= DIRECT:
+            figure.add_annotation(
+                x=xs[-1], y=ys[-1], text=f"<b>{one.entry.name}</b>", showarrow=False, xanchor="left",
+                yanchor="bottom", font={"color": ink, "size": 13},
+            )  # fmt: skip
         if one.corner is not None:
             figure.add_scatter(
                 x=[one.corner.tokens_per_s_per_user],
@@ -120,7 +125,7 @@ def pareto(
             )
     dress(figure, height=400)
     figure.update_layout(
-        showlegend=True,
+        showlegend=len(drawn) > DIRECT,
         legend={"orientation": "h", "y": -0.2, "x": 0, "yanchor": "top", "traceorder": "normal"},
         margin={"l": 0, "r": 12, "t": 26, "b": 0},
     )
@@ -172,7 +177,7 @@ def sweep_lines(grid: SpeedGrid, measure: str, labels: dict[str, str]) -> Chart:
         keep = np.isfinite(values[0])
         low, high = (part[measure][0][keep] * scale for part in (grid.low, grid.high))
         at = [place for place, good in zip(places, keep, strict=True) if good]
-        figure.add_scatter(x=[*at, *reversed(at)], y=[*map(float, high), *map(float, reversed(low))], fill="toself",
+        figure.add_scatter(x=[*at, *reversed(at)], y=[*map(float, high), *map(float, reversed(low))], mode="lines", fill="toself",
                            fillcolor="rgba(0,158,115,0.18)", line={"width": 0}, hoverinfo="skip", showlegend=False)  # fmt: skip
     for i, name in enumerate(y[:MOST_LINES]):
         ys = [None if not math.isfinite(v) else float(v) for v in values[i]]

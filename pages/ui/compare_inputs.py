@@ -137,10 +137,9 @@ def _load() -> None:
         help="The same for every scenario, over all of its replicas. Write max to load each up to its own limit.",
         **KEPT,
     )
-    left, right = st.columns(2, gap="small", wrap=False)
-    left.text_input(
+    st.text_input(
         "TTFT limit, ms", key="cmp_ttft", placeholder="none", help="Median time to first token.", **KEPT
     )
-    right.text_input(
+    st.text_input(
         "TPOT limit, ms", key="cmp_tpot", placeholder="none", help="Median time per output token.", **KEPT
     )

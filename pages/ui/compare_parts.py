@@ -41,19 +41,21 @@ def seconds(value: float | None) -> str:
     return f"{ms:.0f} ms" if ms >= 99.95 else f"{ms:.1f} ms" if ms >= 9.995 else f"{ms:.2f} ms"
 
 
-def spread(low: float | None, high: float | None, show: Any) -> str:
-    """`` (low-high)`` with the unit once, at its end; empty when both read the same.
+def spread(value: float | None, low: float | None, high: float | None, show: Any) -> str:
+    """`` (low-high)``, without the unit where all three have the same; empty when both ends read the same.
 
-    >>> spread(0.012, 0.015, seconds), spread(0.7, 1.2, seconds)
-    (' (12.0-15.0 ms)', ' (700 ms-1.2 s)')
+    >>> spread(0.013, 0.012, 0.015, seconds), spread(0.9, 0.7, 1.2, seconds)
+    (' (12.0-15.0)', ' (700 ms-1.2 s)')
     """
     if low is None or high is None:
         return ""
     first, last = show(low), show(high)
     if first == last:
         return ""
-    number, _, unit = first.partition(" ")
-    return f" ({number if unit and last.endswith(f' {unit}') else first}-{last})"
+    texts = [text.partition(" ") for text in (show(value), first, last)]
+    if len({unit for _, _, unit in texts}) == 1:
+        return f" ({texts[1][0]}-{texts[2][0]})"
+    return f" ({first}-{last})"
 
 
 def download(label: str, data: Any, name: str, mime: str, *, key: str, small: bool = True) -> None:

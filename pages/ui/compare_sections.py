@@ -128,11 +128,10 @@ def answer(columns: Sequence[Column], load: float | None) -> None:
     )
     if len(columns) == 1:
         st.caption("One scenario is pinned; pin a second one on the Plan page to see differences.")
-    names = {row.key: row.label for row in ROWS}
-    key = st.selectbox(
+    keys = {row.label: row.key for row in ROWS}
+    chosen = st.selectbox(
         "Sort columns by",
-        list(names),
-        format_func=names.__getitem__,
+        list(keys),
         index=None,
         placeholder="as pinned",
         key="cmp_sort",
@@ -141,7 +140,8 @@ def answer(columns: Sequence[Column], load: float | None) -> None:
         persist_state="session",
         width=240,
     )
-    st.table(tables.table(tables.sorted_columns(columns, key), columns[0]), hide_index=True, border="horizontal")  # fmt: skip
+    ordered = tables.sorted_columns(columns, keys.get(chosen or ""))
+    st.table(tables.table(ordered, columns[0]), hide_index=True, border="horizontal")
 
 
 def details(

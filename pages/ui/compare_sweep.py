@@ -79,20 +79,21 @@ def sweep(entries: tuple[Entry, ...], load: float | None) -> None:
     names, table = [one.name for one in entries], labels()
     row = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
     name = row.selectbox("Scenario", names, key="cmp_of", width=250, **KEPT)
-    x = row.selectbox("Sweep", list(table), format_func=table.__getitem__, key="cmp_x", width=190, **KEPT)
+    keys = {label: key for key, label in table.items()}
+    x = keys[row.selectbox("Sweep", list(keys), key="cmp_x", width=190, **KEPT)]
     x_text = row.text_input("over", key="cmp_xv", placeholder=VALUES.get(x, "values"), width=260, **KEPT)
     row = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
-    y = row.selectbox(
-        "and", list(table), format_func=table.__getitem__, index=None, key="cmp_y", placeholder="nothing else", width=190, **KEPT
-    )  # fmt: skip
+    second = row.selectbox(
+        "and", list(keys), index=None, key="cmp_y", placeholder="nothing else", width=190, **KEPT
+    )
+    y = keys[second] if second else None
     y_text = (
         row.text_input("over", key="cmp_yv", placeholder=VALUES.get(y, "values"), width=260, **KEPT)
         if y
         else ""
     )
-    measure = row.selectbox(
-        "Show", list(MEASURES), format_func=MEASURES.__getitem__, key="cmp_measure", width=190, **KEPT
-    )
+    shown = {label: name for name, label in MEASURES.items()}
+    measure = shown[row.selectbox("Show", list(shown), key="cmp_measure", width=190, **KEPT)]
     one = next((entry for entry in entries if entry.name == name), entries[0])
     try:
         axes = (

@@ -46,7 +46,7 @@ def cell(row: Row, figure: Figure, first: Figure | None) -> str:
     if figure.value is None:
         return UNKNOWN
     show = shown(row.unit)
-    text = f"**{plain(show(figure.value))}**{plain(spread(figure.low, figure.high, show))}"
+    text = f"**{plain(show(figure.value))}**{plain(spread(figure.value, figure.low, figure.high, show))}"
     mark = difference(row, figure, first)
     return f"{text}  \n{mark}" if mark else text
 
@@ -214,7 +214,7 @@ def page_html(columns: Sequence[Column], load: str) -> str:
             tail = "" if share is None or abs(share) < SAME else f"<small>{share * 100:+.0f} %</small>"
             cells += (
                 f'<td title="{html.escape(figure.reason)}"><b>{html.escape(show(figure.value))}</b>'
-                f"{html.escape(spread(figure.low, figure.high, show))} {tail}</td>"
+                f"{html.escape(spread(figure.value, figure.low, figure.high, show))} {tail}</td>"
             )
         body.append(f"<tr><th>{html.escape(row.label)}</th>{cells}</tr>")
     notes = "".join(

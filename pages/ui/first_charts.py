@@ -73,7 +73,10 @@ def memory_bar(plan: Plan, *, ink: str) -> Picture | None:
             "stack": "bill",
             "data": [],
             "markLine": _limit({"xAxis": line}, CRITICAL if used > line * 1.001 else ink, 2.5)
-            | {"label": _words(text, ink) | {"position": "end", "align": "right", "distance": 4}},
+            | {
+                "label": _words(text, ink)
+                | {"position": "end", "align": "right" if line > reach / 2 else "left", "distance": 4}
+            },
         }
     )
     option: Option = {
@@ -88,7 +91,7 @@ def memory_bar(plan: Plan, *, ink: str) -> Picture | None:
             "itemHeight": 12,
             "icon": "rect",
             "selectedMode": False,
-            "textStyle": {"fontSize": 13},
+            "textStyle": {"fontSize": 13, "color": ink},
             "data": [entry["name"] for entry in series if entry["id"] != "budget"],
         },
         "tooltip": {"trigger": "item", "confine": True},
@@ -167,6 +170,7 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) ->
         *(p.high for p in drawn),
         *book.values(),
         float(seats),
+        *(() if drawn else (1.0,)),
     ]
     floor, top = (10.0**end for end in span(heights, 0.08))
     series = [
@@ -214,11 +218,11 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) ->
                 "data": [_short(tick) for tick in octaves],
                 "name": "max_model_len, tokens (log)",
                 "nameLocation": "middle",
-                "nameTextStyle": {"fontSize": 13},
+                "nameTextStyle": {"fontSize": 13, "color": ink},
                 "nameGap": 8,
                 "axisLine": {"onZero": False},
                 "axisTick": {"show": True, "alignWithLabel": True},
-                "axisLabel": {"hideOverlap": True, "fontSize": 13},
+                "axisLabel": {"hideOverlap": True, "fontSize": 13, "color": ink},
                 "axisPointer": {"show": False},
                 "splitLine": {"show": True},
             },
@@ -229,8 +233,8 @@ def concurrency_curve(plan: Plan, points: Sequence[LengthPoint], *, ink: str) ->
             "max": top,
             "name": "full-length requests (log)",
             "nameLocation": "middle",
-            "nameTextStyle": {"fontSize": 13},
-            "axisLabel": {"showMinLabel": False, "showMaxLabel": False, "fontSize": 13},
+            "nameTextStyle": {"fontSize": 13, "color": ink},
+            "axisLabel": {"showMinLabel": False, "showMaxLabel": False, "fontSize": 13, "color": ink},
             "axisTick": {"show": False},
             "splitLine": {"showMinLine": False, "showMaxLine": False},
         },

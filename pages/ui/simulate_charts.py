@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from capacity.simulation.sweep import SweepPoint, knee
 from pages.ui.figure import ACT, CRITICAL, GREY, Chart
 from pages.ui.format import percent
-from pages.ui.simulate_runs import Outcome
+from pages.ui.simulate_runs import SMALL, Outcome
 from pages.ui.simulate_words import rate, refused, seconds
 
 COLOURS = {False: ("#0072B2", "#AA4499", "#7A5C3E"), True: ("#56B4E9", "#E48FD0", "#D9B98C")}
@@ -38,7 +38,7 @@ def series(answer: dict[str, Any], points: int = POINTS) -> dict[str, list[float
 
     Each point is the highest of its stretch, so that no peak is lost; between samples the last one holds.
     """
-    engines = answer["timeline"]
+    engines = [_with_ends(engine, answer) for engine in answer["timeline"]]
     blocks = answer["blocks"]["total"] / max(len(engines), 1)
     times = sorted({at for engine in engines for at in engine["t_s"]})
     if not times:
@@ -62,6 +62,31 @@ def series(answer: dict[str, Any], points: int = POINTS) -> dict[str, list[float
     return {"t_s": times, **columns}
 
 
+def _with_ends(engine: dict[str, list[float]], answer: dict[str, Any]) -> dict[str, list[float]]:
+    """A small run's samples with a point at the end of each decode-only stretch: samples are taken where a stretch
+    starts, and until its end the answers' tokens fill further blocks (never more than the run's peak).
+    """
+    if answer["requests"]["arrived"] > SMALL:
+        return engine
+    size, total = answer["blocks"]["block_size"], answer["blocks"]["total"]
+    peak = answer["kv_usage"]["peak"] * total / max(len(answer["timeline"]), 1)
+    found: dict[str, list[float]] = {name: [] for name in engine}
+    count = len(engine["t_s"])
+    for i in range(count):
+        for name, values in engine.items():
+            found[name].append(values[i])
+        if i + 1 == count:
+            break
+        now, then = ({name: values[at] for name, values in engine.items()} for at in (i, i + 1))
+        quiet = all(now[name] == then[name] for name in ("admitted", "preemptions", "prompt_tokens"))
+        grown = (then["output_tokens"] - now["output_tokens"]) / size if quiet and now["running"] else 0.0
+        end = max(min(now["used_blocks"] + grown, peak), now["used_blocks"])
+        at = max(then["t_s"] - 1e-6, now["t_s"])
+        for name in engine:
+            found[name].append({"t_s": at, "used_blocks": end}.get(name, now[name]))
+    return found
+
+
 def _held(at: Sequence[float], values: Sequence[float], times: Sequence[float]) -> list[float]:
     found, last = [], 0
     for time in times:
@@ -78,13 +103,16 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
         panel for panel in PANELS if panel[0] != "refused" or any(refused(one.answer) for one in outcomes)
     ]
     data: list[dict[str, Any]] = []
-    layout = _frame(len(panels), 132 if len(panels) > 3 else 160, ink)
+    layout = _frame(len(panels), 104 if len(panels) > 3 else 132, ink)
     for row, (key, label) in enumerate(panels, start=1):
         axis, unit = "" if row == 1 else str(row), " %" if key == "waterline" else ""
         layout[f"yaxis{axis}"] |= {"title": {"text": label}, "rangemode": "tozero"}
         if key == "waterline":
             layout[f"yaxis{axis}"] |= {"range": [0, 108], "tickvals": [0, 50, 100]}
             layout["shapes"].append(_rule(f"y{axis}", 100, CRITICAL))
+            note = {"x": 1, "xref": "x domain", "xanchor": "right", "y": 100, "yref": f"y{axis}"}
+            note |= {"yanchor": "bottom", "text": "pool full", "showarrow": False, "font": {"color": ink}}
+            layout["annotations"].append(note)
         for place, (one, values) in enumerate(lines):
             data.append(
                 {
@@ -99,7 +127,7 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
                     "line": {
                         "color": colour(one.letter, dark=dark),
                         "width": 2.2 - 0.3 * place,
-                        "shape": "hv",
+                        "shape": "linear" if one.answer["requests"]["arrived"] <= SMALL else "hv",
                     },
                     "hovertemplate": f"{one.letter}: %{{y:,.0f}}{unit} {key}, %{{x:,.1f}} s<extra></extra>",
                 }
@@ -108,11 +136,12 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
         "title": {"text": "simulated time, s"},
         "anchor": f"y{len(panels) if len(panels) > 1 else ''}",
     }
-    peaks = ", ".join(
-        f"{one.letter} {max(v['waiting'], default=0):,.0f} waiting at a pool {percent(max(v['waterline'], default=0) / 100)} full"
-        for one, v in lines
+    peaks = "; ".join(
+        f"{one.letter} fills {percent(one.answer['kv_usage']['peak'])} of the pool and lets up to "
+        f"{one.answer['steps']['peak_waiting']:,} wait"
+        for one in outcomes
     )
-    title = f"At the worst moment: {peaks}"
+    title = f"At the peak {peaks}"
     rows = tuple(
         {"policy": one.letter, "t_s": at, **{key: values[key][i] for key, _ in PANELS}}
         for one, values in lines
@@ -129,7 +158,7 @@ def _frame(rows: int, height: int, ink: str) -> dict[str, Any]:
     gap = 0.045
     tall = (1 - gap * (rows - 1)) / rows
     layout: dict[str, Any] = {
-        "height": height * rows + 60,
+        "height": height * rows + 50,
         "margin": {"l": 0, "r": 16, "t": 30, "b": 0},
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "font": {"color": ink}},

@@ -42,7 +42,6 @@ class Inputs:
     policies: tuple[Policy, ...]
     plan: plan_inputs.PlanInputs | None
     trace: str | None
-    preset: str | None
 
     def base(self) -> dict[str, Any]:
         """The scenario without a policy, unchecked. Raises CapacityError."""
@@ -153,7 +152,6 @@ def sidebar() -> Inputs:
         ),
         plan=plan,
         trace=_trace(),
-        preset=state.get("sim_preset_key"),
     )
     _json_in_link(found)
     return found
@@ -206,6 +204,9 @@ def _start_bar() -> None:
         "Reset", key="sim_reset", on_click=start_from, args=(starts()[0],), width="content",
         help="Back to the first example; every field is set anew.",
     )  # fmt: skip
+    about = next((one.shows for one in starts() if one.key == st.session_state.get("sim_preset_key")), None)
+    if about:
+        st.caption(about)
 
 
 def _group(group: str) -> None:

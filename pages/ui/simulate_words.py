@@ -87,7 +87,7 @@ def cause(answer: dict[str, Any]) -> str:
     if requests["preemptions"]:
         times = "once" if requests["preemptions"] == 1 else f"{requests['preemptions']:,} times"
         parts.append(
-            f"the pool ran full and decode kept growing: preempted {times}, {count(answer['recomputed_tokens'])} tokens "
+            f"decode outgrew the pool: preempted {times}, {count(answer['recomputed_tokens'])} tokens "
             "computed again"
         )
     else:

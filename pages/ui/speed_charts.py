@@ -89,7 +89,7 @@ def speed_curve(
         yaxis2={
             "domain": list(LOWER),
             "title": {"text": "output tokens/s"},
-            "rangemode": "tozero",
+            "range": [0, float(one.output_tokens_per_s.high.max()) * 1.08],
             "tickformat": ",",
             "fixedrange": True,
             "automargin": True,
@@ -101,7 +101,8 @@ def speed_curve(
     figure.update_xaxes(
         type="log", title="requests in flight (log)", range=reach, tickformat=",", dtick=1, anchor="y2"
     )
-    figure.update_yaxes(title="TPOT, ms", rangemode="tozero", domain=list(UPPER), tickformat=",")
+    highest = max([float(one.tpot_s.high.max()), *(p.tpot_s for p in measured)])
+    figure.update_yaxes(title="TPOT, ms", range=[0, highest * 1.08e3], domain=list(UPPER), tickformat=",")
     title = _title(found, load, x)
     return Chart(
         figure=figure.done(),
@@ -119,7 +120,6 @@ def _limits(found: Estimate, figure: Drawing, reach: Sequence[float], ink: str) 
         for name, value in (("KV limit", found.planned.kv_requests), ("seats", found.planned.seats))
         if math.isfinite(value) and value >= 1 and math.log10(value) <= reach[1]
     ]
-    low = min((value for _, value in drawn), default=0.0)
     for name, value in drawn:
         at = math.log10(value)
         shapes.append(
@@ -134,14 +134,13 @@ def _limits(found: Estimate, figure: Drawing, reach: Sequence[float], ink: str) 
                 "line": {"dash": "dash", "width": 1.5, "color": ink if name == "KV limit" else GREY},
             }
         )
-        left = value == low and (len(drawn) == 2 or at > sum(reach) / 2)
         figure.add_annotation(
             x=at,
             y=1,
-            yref="paper",
+            yref="y domain" if name == "KV limit" else "y2 domain",
             text=f"<b>{name} {count(math.floor(value))}</b>",
             showarrow=False,
-            xanchor="right" if left or at > reach[0] + 0.85 * (reach[1] - reach[0]) else "left",
+            xanchor="right" if at > sum(reach) / 2 else "left",
             yanchor="bottom",
             font={"color": ink, "size": 13},
         )

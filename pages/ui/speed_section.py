@@ -161,8 +161,8 @@ def _headline(found: Estimate, load: float, *, own: bool) -> None:
 
     def words(name: str, show: Any) -> str:
         band = getattr(one, name)
-        low, high = float(band.low[0]), float(band.high[0])
-        return f"**{show(float(band.value[0]))}**{spread(low, high, show)}"
+        value, low, high = (float(part[0]) for part in (band.value, band.low, band.high))
+        return f"**{show(value)}**{spread(value, low, high, show)}"
 
     gpus = found.planned.deployment.layout.gpus
     per_gpu = f", {count(float(one.output_tokens_per_s.value[0]) / gpus)} per GPU" if gpus > 1 else ""

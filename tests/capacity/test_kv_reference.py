@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def _pool(case: dict[str, str], release: str) -> tuple[Grouping, Pool, range]:
     ends = [0]
     for size in even_split(len(layers), _number(case, "pp")):
         ends.append(ends[-1] + size)
-    stages = tuple(range(a, b) for a, b in zip(ends, ends[1:], strict=False))
+    stages = tuple(range(a, b) for a, b in pairwise(ends))
     steps = _number(case, "max_concurrent_batches") if rules.concurrent_steps_counted else 1
     override = case["num_blocks_override"]
     inputs = PoolInputs(
@@ -97,7 +98,7 @@ def _pool(case: dict[str, str], release: str) -> tuple[Grouping, Pool, range]:
 def test_facts_give_the_engines_plan(release: str, want: dict[str, str]) -> None:
     case = CASES[want["case_id"]]
     if want["error"].startswith("NotImplementedError"):
-        with pytest.raises(CapacityError, match="needs 0\\.1[12] or newer"):
+        with pytest.raises(CapacityError, match=r"needs 0\.1[12] or newer"):
             _pool(case, release)
         return
     grouping, pool, first = _pool(case, release)
