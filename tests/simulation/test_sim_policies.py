@@ -290,3 +290,20 @@ def test_a_retry_may_end_in_the_same_step_as_its_abandoned_first_attempt_would_h
                 }
             )
             assert answer["requests"]["finished"] + answer["requests"]["aborted"] == 4
+
+
+def test_a_request_given_up_on_is_not_sent_on_when_its_engine_dies() -> None:
+    # the client hangs up at 0.25 inside the step 0-1 and retries; the engine dies at 0.5: only the retry goes on
+    answer = run_simulate(
+        {
+            "num_blocks": 100,
+            "step_time": {"fixed_s": 1.0},
+            "client": {"timeout_s": 0.25, "retry_policy": "fixed", "backoff_s": 0.1, "max_retries": 1},
+            "fleet": {"replicas": 2, "failures": [{"replica": 0, "at_s": 0.5}]},
+            "workload": burst(1, 20, 5),
+        }
+    )
+    assert answer["requests"]["arrived"] == 1
+    assert answer["requests"]["aborted"] == 1
+    assert answer["retries"] == 1
+    assert answer["blocks"]["free_at_end"] == answer["blocks"]["total"]
