@@ -172,7 +172,9 @@ def percentile(q: float, delta: HistogramDelta) -> Percentile | None:
     low = 0.0 if i == 0 else delta.bounds[i - 1]
     if i == 0 and high <= 0:
         return Percentile(value=high, low=high, high=high, count=total)
-    return Percentile(value=low + (high - low) * (rank - below) / count, low=low, high=high, count=total)
+    return Percentile(
+        value=min(high, low + (high - low) * (rank - below) / count), low=low, high=high, count=total
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,7 +185,7 @@ def test_pasted_file_adds_to_the_set_and_bad_text_stays() -> None:
 
 def test_bad_inputs_of_the_page_are_sentences() -> None:
     assert "damaged" in problem(page(cmp_set="%%%"))
-    assert "requests in flight is 'many'" in problem(page(cmp_set=packed(EXAMPLE), cmp_load="many"))
+    assert "equests in flight is 'many'" in problem(page(cmp_set=packed(EXAMPLE), cmp_load="many"))
     assert "TPOT limit is '-3'" in problem(page(cmp_set=packed(EXAMPLE), cmp_tpot="-3"))
     found = page(cmp_set=packed(EXAMPLE), cmp_tab="Sweep", cmp_xv="1 two 3")
     assert "concurrency has the value 'two'" in problem(found)
@@ -255,7 +255,7 @@ def test_speed_tab_answers_at_the_typical_concurrency() -> None:
     assert any("**Extrapolated**" in str(one.value) for one in found.caption)
     found.text_input(key="plan_load").input("zero").run()
     assert not found.exception
-    assert "requests in flight is 'zero'" in " ".join(str(one.value) for one in found.info)
+    assert "equests in flight is 'zero'" in " ".join(str(one.value) for one in found.info)
 
 
 def test_own_points_travel_in_the_link_and_wait_when_inputs_change() -> None:
