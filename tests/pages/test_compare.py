@@ -188,7 +188,7 @@ def test_bad_inputs_of_the_page_are_sentences() -> None:
     assert "equests in flight is 'many'" in problem(page(cmp_set=packed(EXAMPLE), cmp_load="many"))
     assert "TPOT limit is '-3'" in problem(page(cmp_set=packed(EXAMPLE), cmp_tpot="-3"))
     found = page(cmp_set=packed(EXAMPLE), cmp_tab="Sweep", cmp_xv="1 two 3")
-    assert "concurrency has the value 'two'" in problem(found)
+    assert "oncurrency has the value 'two'" in problem(found)
 
 
 def test_sweep_over_two_inputs_and_the_others_of_the_link() -> None:
