@@ -56,6 +56,7 @@ def test_what_was_saved_is_what_is_opened() -> None:
             b'{"format": "waterline-window/1", "start_s": 1, "end_s": 2, "markers": [], "intervals": [{}]}'
         ),
     ],
+    ids=lambda value: f"{len(value)}-bytes" if isinstance(value, bytes) else None,
 )
 def test_other_files_are_refused_in_a_sentence(data: bytes) -> None:
     with pytest.raises(NotAWindow, match="saved window") as caught:
