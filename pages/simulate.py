@@ -35,7 +35,7 @@ def render() -> None:
     shown: list[Outcome] | None = found or st.session_state.get(LAST)
     with top:
         sections.head(inputs, shown)
-        note = st.session_state.get(NOTE) or problem
+        note = st.session_state.pop(NOTE, None) or problem
         if note:
             sections.problem(note, stale=not found and shown is not None)
         if stopped:

@@ -245,9 +245,9 @@ def _policy(letter: str, *, fresh: bool) -> None:
         f":material/shield: **Policy {letter.upper()}** · {shown.name}", key=f"sim_fold_{letter}"
     ):
         st.selectbox(
-            "Gate", list(GATES), index=None, key=f"{name}gate", format_func=lambda key: GATES[key].label,
+            "Gate", list(GATES), index=None, key=f"{name}gate",
             placeholder="as in the scenario", on_change=changed,
-            help="What refuses requests at the door. " + "; ".join(f"{g.label}: {g.help}" for g in GATES.values()) + ".",
+            help="What refuses requests at the door. " + "; ".join(f"{key}: {gate_.help}" for key, gate_ in GATES.items()) + ".",
             **KEEP,
         )  # fmt: skip
         settings = gate.settings if gate else ()

@@ -179,9 +179,12 @@ def _table(
 
 
 def _results(outcomes: Sequence[Outcome], inputs: Inputs) -> None:
+    said: dict[str, list[str]] = {}
     for one in outcomes:
         for text in one.answer["warnings"]:
-            st.caption(f":material/info: {one.letter}: {plain(text)}.")
+            said.setdefault(text, []).append(one.letter)
+    for text, letters in said.items():
+        st.caption(f":material/info: {', '.join(letters)}: {plain(text)}.")
     shown, numbers = words.result_rows(outcomes)
     _table(shown, "results", csv=numbers)
     st.caption("Percentiles are over finished requests. Queue time ends at the first scheduling.")

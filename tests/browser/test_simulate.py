@@ -1,0 +1,60 @@
+"""The Simulate page in a real Chromium: the answer above the fold, every tab, a phone, a long run cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+WAIT_MS = 60_000
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A tab of 1440 x 900 that fails the test on any console error."""
+    context = chromium.new_context(viewport={"width": 1440, "height": 900})
+    one = context.new_page()
+    faults: list[str] = []
+    one.on("console", lambda heard: faults.append(heard.text) if heard.type == "error" else None)
+    one.on("pageerror", lambda error: faults.append(str(error)))
+    yield one
+    context.close()
+    assert faults == []
+
+
+def test_compares_draws_and_cancels(page: Page, app_url: str) -> None:
+    page.goto(app_url)
+    page.get_by_role("link", name="Simulate").click()
+    banner = page.get_by_text("B serves more within the objective")
+    expect(banner).to_be_visible(timeout=WAIT_MS)
+    chart = page.locator(".st-key-sim_chart_timeline svg.main-svg").first
+    expect(chart).to_be_visible(timeout=WAIT_MS)
+    box = chart.bounding_box()
+    assert box is not None and box["y"] < 560  # the chart begins above the fold
+
+    for tab, key in (("Arrival rate", "sweep"), ("Single requests", "requests"), ("Block map", "blocks")):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(f".st-key-sim_chart_{key} svg.main-svg").first).to_be_visible(timeout=WAIT_MS)
+    before = page.get_by_text("blocks used by").inner_text()
+    page.get_by_role("slider").press("End")
+    expect(page.get_by_text("blocks used by")).not_to_have_text(before, timeout=WAIT_MS)
+    page.get_by_role("tab", name="Results").click()
+
+    page.locator(".st-key-sim_fold_workload summary").click()
+    field = page.locator(".st-key-sim_num_requests input")
+    field.fill("150000")
+    field.press("Enter")
+    page.get_by_role("button", name="Cancel").click(timeout=WAIT_MS)
+    expect(page.get_by_text("The run was stopped before its end")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("Last run")).to_be_visible()
+
+
+def test_one_column_on_a_phone(chromium: Browser, app_url: str) -> None:
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    one = context.new_page()
+    one.goto(f"{app_url}/simulate")
+    expect(one.get_by_text("B serves more within the objective")).to_be_visible(timeout=WAIT_MS)
+    assert one.evaluate("document.documentElement.scrollWidth") <= 390
+    context.close()

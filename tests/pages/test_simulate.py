@@ -1,0 +1,205 @@
+"""The Simulate page without a browser: presets, link, files, loud runs, and bad input as a sentence in the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import plotly.graph_objects as go
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from capacity.simulate_cli import prepare, run_simulate, simulate
+from capacity.simulation.block_map import block_map
+from capacity.simulation.sweep import sweep_rates
+from pages.ui import simulate_charts, simulate_pictures
+from pages.ui.link import link
+from pages.ui.simulate_fields import from_scenario, to_scenario
+from pages.ui.simulate_policies import Policy, scenarios
+from pages.ui.simulate_presets import Start, starts
+from pages.ui.simulate_runs import Outcome, export
+from pages.ui.simulate_sections import TABS
+from pages.ui.simulate_words import cause, loud, verdict
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "num_blocks": "100", "block_size": "16", "fixed": "100", "process": "constant", "rate": "4", "prompt": "200",
+    "output": "50", "num_requests": "10", "a_gate": "none", "b_gate": "queue_limit", "b_first": "2",
+}  # fmt: skip
+
+
+def page(**link_values: str) -> AppTest:
+    """The page opened with a link."""
+    found = AppTest.from_file(str(ROOT / "pages" / "simulate.py"), default_timeout=60)
+    for key, value in link_values.items():
+        found.query_params[key if key.startswith("plan_") else f"sim_{key}"] = value
+    return found.run()
+
+
+def said(found: AppTest) -> str:
+    """Everything in banners."""
+    assert not found.exception
+    boxes = [one for kind in (found.success, found.warning, found.error, found.info) for one in kind]
+    return " ".join(str(one.value) for one in boxes).replace("\\", "")
+
+
+def figures(found: AppTest) -> dict[str, str]:
+    return {metric.label.split(",")[0]: metric.value for metric in found.metric}
+
+
+def outcomes(start: Start, **more: Any) -> list[Outcome]:
+    """A preset's runs, without a page."""
+    return [
+        Outcome(
+            policy=policy,
+            scenario=one,
+            answer=run_simulate(
+                {**one, "timeline": True, "requests_detail": True, "events": True, **more}, seed=1
+            ),
+        )
+        for policy, one in zip(start.policies, scenarios(start.scenario, start.policies), strict=True)
+    ]
+
+
+def test_first_visit_compares_two_policies_and_fills_the_link() -> None:
+    found = page()
+    assert "B serves more within the objective: 0.95 requests/s against 0.93 of A" in said(found)
+    assert "preempted once, 214 tokens computed again" in said(found)
+    assert figures(found)["Refused"] == "4"
+    assert found.query_params["sim_num_blocks"] in ("100", ["100"])
+
+
+def test_every_preset_runs_through_its_fields_as_given() -> None:
+    for start in starts():
+        texts = from_scenario(start.scenario)
+        back = prepare(to_scenario(texts, direct=True), seed=1)
+        given = prepare(start.scenario, seed=1)
+        assert back.engine == given.engine and back.slo == given.slo and back.client == given.client
+        for column in ("arrival_s", "prompt_tokens", "output_tokens"):
+            assert (getattr(back.requests, column) == getattr(given.requests, column)).all(), start.key
+        assert len(start.policies) >= 2
+
+
+def test_a_preset_chosen_on_the_page_says_the_cause() -> None:
+    found = page()
+    found.selectbox(key="sim_example").set_value("Long documents beside chat").run()
+    assert "A: decode outgrew the pool: preempted 252 times, 237,935 tokens computed again" in said(found)
+    assert figures(found)["Goodput"] == "8.72"
+
+
+def test_a_link_opens_the_same_runs() -> None:
+    found = page(**SMALL, count="2")
+    assert [found.selectbox(key=f"sim_{one}_gate").value for one in "ab"] == ["none", "queue_limit"]
+    shared = next(one.value for one in found.code if "sim_b_gate" in one.value)
+    again = page(**{key.removeprefix("sim_"): value for key, value in parse_qsl(urlsplit(shared).query)})
+    assert figures(again) == figures(found)
+    assert said(again) == said(found)
+    assert link("http://h/simulate", {"sim_pool": "Plan"}) == "http://h/simulate?sim_pool=Plan"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "sentence"),
+    [
+        ("rate", "", "workload.arrival.rate_rps is missing"),
+        ("num_blocks", "-3", "num_blocks is -3; expected a whole number"),
+        ("num_blocks", "many", "num_blocks is 'many'"),
+        ("fixed", "", "step_time is missing"),
+        ("num_requests", "9000000", "this page carries 200,000"),
+        ("long_share", "130", "expected a number from 0 to 100"),
+        ("b_first", "two", "max_waiting is 'two'"),
+        ("a_also", "{", "the changes of policy A are no JSON"),
+        ("seed", "1.5", "seed is 1.5; expected a whole number"),
+    ],
+)
+def test_bad_input_is_a_sentence(key: str, text: str, sentence: str) -> None:
+    found = page(**{**SMALL, key: text})
+    assert len(found.error) == 1
+    assert "Check the input." in said(found)
+    assert sentence.lower() in said(found).lower()
+
+
+def test_the_last_run_stays_beside_bad_input() -> None:
+    found = page(**SMALL)
+    before = figures(found)
+    found.text_input(key="sim_rate").set_value("fast").run()
+    assert "Below is the last run" in said(found)
+    assert figures(found) == before
+
+
+def test_a_run_that_finishes_nothing_is_loud() -> None:
+    found = page(**{**SMALL, "prompt": "9000"})
+    assert len(found.error) == 1
+    assert "all 10 requests were refused (prompt exceeds pool 10)" in said(found)
+
+
+def test_no_steady_state_is_loud() -> None:
+    found = page(**{**SMALL, "num_requests": "400", "rate": "8", "b_gate": "none"})
+    assert len(found.warning) == 1
+    assert "A: no steady state" in said(found)
+
+
+def test_plan_gives_pool_and_steps() -> None:
+    found = page(
+        pool="Plan", rate="1", num_requests="50", plan_model="meta-llama/Llama-3.1-8B-Instruct",
+        plan_gpu="l4", plan_max_model_len="4096", plan_prompt_tokens="512", plan_output_tokens="128", count="1",
+    )  # fmt: skip
+    assert "requests/s finished" in said(found)
+    assert found.selectbox(key="plan_gpu").value == "l4"
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_draws(tab: str) -> None:
+    found = page(**SMALL, tab=tab)
+    assert not found.exception
+    assert "requests/s" in said(found)
+
+
+def test_saved_runs_and_command_line_scenarios_open_again() -> None:
+    found = page(**SMALL)
+    saved = json.dumps(export(outcomes(starts()[0])))
+    for text, refused in ((saved, "4"), (json.dumps(starts()[1].scenario), "0")):
+        found.file_uploader(key="sim_open").set_value(("run.json", text.encode(), "application/json")).run()
+        next(one for one in found.button if one.label.startswith("Put the file")).click().run()
+        assert not found.error
+        assert figures(found)["Refused"] == refused
+
+
+def test_figures_are_valid_and_carry_their_message() -> None:
+    runs = outcomes(starts()[0])
+    charts = [
+        simulate_charts.timeline(runs, ink="#000000", dark=False),
+        simulate_pictures.gantt(runs[0].answer, "A"),
+        simulate_charts.sweep_chart(
+            [(runs[0], sweep_rates(runs[0].scenario, (0.5, 1.0), seed=1))],
+            slo={"ttft_s": 4},
+            ink="#000000",
+            dark=True,
+        ),
+    ]
+    run = simulate(prepare(runs[0].scenario, seed=1), seed=1, log=True)
+    charts.append(simulate_pictures.block_picture(block_map(run, 2.0), dark=False))
+    for chart in charts:
+        go.Figure(chart.figure.to_plotly_json())
+        assert chart.rows and chart.title in chart.alt
+    assert "fills 100 % of the pool and lets up to 4 wait" in charts[0].title
+    away = [row for row in charts[1].rows if row["part"] == "preempted"]
+    assert [(row["request"], row["from_s"], row["to_s"]) for row in away] == [(6, 3.0, 5.0)]
+    used = sum(row["state"] != "free" for row in charts[3].rows)
+    assert f"{used} of 100 blocks used by 7 requests" in charts[3].title
+
+
+def test_waterline_reaches_the_peak_inside_a_stretch() -> None:
+    run = outcomes(starts()[0])[1]
+    drawn = max(simulate_charts.series(run.answer)["waterline"]) / 100
+    assert drawn == pytest.approx(run.answer["kv_usage"]["peak"], abs=0.01)
+
+
+def test_words_tell_equal_policies_and_dead_runs() -> None:
+    one = outcomes(starts()[0])[0]
+    twin = Outcome(policy=Policy(letter="b", gate="none"), scenario=one.scenario, answer=one.answer)
+    assert verdict([one, twin]).severity == "information"
+    assert "serve the same 0.93 requests/s" in verdict([one, twin]).answer
+    assert loud(one.answer) is None
+    assert cause(one.answer).startswith("decode outgrew the pool")
