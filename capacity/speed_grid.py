@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capacity.errors import CapacityError
-from capacity.kv_cache.pool import blocks_of_lengths
-from capacity.performance.deployment import PROGRESS, Planned, planned
+from capacity.performance.deployment import Planned, planned, pool_requests
 from capacity.performance.predict import forecast
 from capacity.performance.records import Forecast
 from capacity.scenario import Scenario, field_table
@@ -167,7 +166,9 @@ def _fill(
             raw[key] = float(grids[key].max())
     deployment = planned(Scenario.parse(raw))
     size = grids["concurrency"].shape
-    prompt = grids.get("prompt_tokens", np.full(size, deployment.prompt_tokens)).ravel()
+    prompt = np.full(size, deployment.prompt_tokens).ravel()
+    if "prompt_tokens" in grids:  # the longest is planned; images come on top of each
+        prompt = prompt + (grids["prompt_tokens"] - grids["prompt_tokens"].max()).ravel()
     output = np.maximum(grids.get("output_tokens", np.full(size, deployment.output_tokens)), 1.0).ravel()
     one = forecast(
         deployment.deployment,
@@ -187,14 +188,9 @@ def _fill(
 
 def running_limit(found: Planned, prompt: Array, output: Array) -> Array:
     """Requests that pool and seats allow, per pair of lengths."""
-    plan, layout = found.plan, found.deployment.layout
-    if plan.pool is None:
-        return np.zeros(prompt.shape)
-    pairs, back = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
-    tokens = np.ceil(pairs[0][:, None] + pairs[1][:, None] * PROGRESS)
-    held = blocks_of_lengths(plan.grouping, tokens, plan.inputs, plan.resolved.release.kv).mean(1)
-    usable = max(0, plan.pool.num_blocks - 1)
-    return np.asarray(np.minimum(usable / np.maximum(held, 1.0) * layout.data, found.seats)[back.ravel()])
+    held = pool_requests(found.plan, prompt, output, found.deployment.cached_tokens)
+    held = held * found.deployment.layout.data
+    return np.asarray(np.minimum(held, found.seats))
 
 
 def pareto(scenario: Scenario, *, points: int = 64) -> list[ParetoPoint]:

@@ -10,14 +10,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from capacity.concurrency import prompt_of
 from capacity.errors import CapacityError
-from capacity.kv_cache.pool import blocks_of_lengths
+from capacity.kv_cache.pool import blocks_of_lengths, shared_blocks
 from capacity.performance.layout import Layout, link_domain
 from capacity.performance.records import Deployment
 from capacity.performance.work import step_work
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
+
+Array = NDArray[np.float64]
 
 WORKLOAD_KEYS = ("prompt_tokens", "output_tokens", "shared_prefix_tokens", "safe_percentile")
 PROGRESS = (np.arange(8) + 0.5) / 8
@@ -25,7 +29,10 @@ PROGRESS = (np.arange(8) + 0.5) / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A deployment with the plan behind it and what had to be assumed to get there."""
+    """A deployment with the plan behind it and what had to be assumed to get there.
+
+    ``prompt_tokens`` and ``output_tokens`` are means; the prompt holds the images that every request carries.
+    """
 
     deployment: Deployment
     plan: Plan
@@ -38,7 +45,8 @@ class Planned:
 
 def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
     """The deployment of ``scenario`` at its mean lengths. Raises CapacityError where it does not fit."""
-    prompt, output = _length(scenario, "prompt_tokens"), _length(scenario, "output_tokens")
+    _length(scenario, "prompt_tokens")
+    prompt, output = prompt_of(scenario).mean, _length(scenario, "output_tokens")
     if output < 1:
         raise CapacityError(
             "output_tokens is 0; expected at least 1 for a time per output token", field="output_tokens"
@@ -66,15 +74,12 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
         link_domain=link_domain(r.gpu),
     )
     shared = min(float(scenario.shared_prefix_tokens), max(prompt - 1.0, 0.0)) if r.prefix_caching else 0.0
-    held = blocks_of_lengths(found.grouping, np.ceil(prompt + output * PROGRESS), found.inputs, r.release.kv)
-    block = found.grouping.groups[0].cache.block_size
-    once = shared // block * sum(group.cache.plans_as_full for group in found.grouping.groups)
-    usable = max(0, found.pool.num_blocks - 1)
-    kv_requests = max(usable - once, 0.0) / max(float(held.mean()) - once, 1.0) * layout.data
+    held = pool_requests(found, np.array([prompt]), np.array([output]), shared)
+    kv_requests = float(held[0]) * layout.data
     if kv_requests < 1:
         raise CapacityError(
-            f"does not fit: the pool holds {usable:,} blocks and a request of this workload takes {held.mean():,.0f}; "
-            "use more or larger GPUs, a smaller format or shorter requests",
+            f"does not fit: the pool of {found.pool.num_blocks:,} blocks holds less than one request of {prompt + output:,.0f} "
+            "tokens; use more or larger GPUs, a smaller format or shorter requests",
             field="gpu",
         )
     given_seats = scenario.max_num_seqs is not None or scenario.engine == "vllm"
@@ -100,6 +105,25 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
         seats=seats,
         notes=notes,
     )
+
+
+def pool_requests(found: Plan, prompt: Array, output: Array, prefix_tokens: float = 0.0) -> Array:
+    """Requests in decode that the pool of one data parallel rank holds, per pair of lengths in tokens (not rounded).
+
+    Counted as the plan counts typical requests: ``prefix_tokens`` that all share once, windows with the tokens of running
+    decode steps alone. Pairs have the shape (n,); zeros where there is no pool.
+    """
+    if found.pool is None:
+        return np.zeros(prompt.shape)
+    r, inputs = found.resolved, found.inputs
+    flying = inputs.concurrent_steps * (1 + inputs.num_speculative_tokens)
+    pairs, back = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
+    tokens = np.ceil(pairs[0][:, None] + pairs[1][:, None] * PROGRESS)
+    held = blocks_of_lengths(found.grouping, tokens, inputs, r.release.kv, in_flight=flying)
+    once = shared_blocks(found.grouping, np.clip(pairs[0] - 1.0, 0.0, prefix_tokens), inputs)
+    usable = found.pool.num_blocks - (1 if r.release.runner == "v1" else 0)
+    own = np.maximum(held - once[:, None], 1.0).mean(1)
+    return np.asarray((np.maximum(usable - once, 0.0) / own)[back.ravel()])
 
 
 def _length(scenario: Scenario, key: str) -> float:
