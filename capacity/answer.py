@@ -103,6 +103,9 @@ def verdict(plan: Plan) -> str:
     requests = (
         f"{counted.guaranteed:,} full-length request{'' if counted.guaranteed == 1 else 's'}{spread}{per}"
     )
+    if plan.fit == "marginal" and counted.guaranteed == 0 and counted.high > 0:
+        most = f"{counted.high:,} request{'' if counted.high == 1 else 's'}{per}"
+        return f"Marginal: by the estimate {plan.reason}; at the high end of its interval {most} would fit."
     if plan.fit == "marginal":
         return f"Marginal: {requests}; {plan.reason}."
     if counted.typical is not None and counted.guaranteed < counted.seats:
@@ -110,12 +113,12 @@ def verdict(plan: Plan) -> str:
         bound = (
             f"seats allow {counted.seats:,}"
             if counted.binding == "kv_cache"
-            else f"there the {counted.seats:,} seats (max_num_seqs) bind first"
+            else f"there {_seats(counted.seats)} first"
         )
         return f"Fits. {requests}, bound by KV cache; {fit}, {bound}."
     if counted.binding == "kv_cache":
         return f"Fits. {requests}, bound by KV cache; seats allow {counted.seats:,}."
-    return f"Fits. {requests}; the {counted.seats:,} seats (max_num_seqs) bind before KV cache does."
+    return f"Fits. {requests}; {_seats(counted.seats)} before KV cache does."
 
 
 def term_json(term: Term) -> dict[str, Any]:
@@ -181,3 +184,7 @@ def _fragmentation(plan: Plan) -> dict[str, Any]:
             for size, waste, requests in parts.by_block_size
         ],
     }
+
+
+def _seats(seats: int) -> str:
+    return "the one seat (max_num_seqs) binds" if seats == 1 else f"the {seats:,} seats (max_num_seqs) bind"

@@ -201,6 +201,20 @@ def test_the_verdict_names_what_binds_full_length_requests_and_the_workload() ->
     assert "bound by KV cache" in text and "seats (max_num_seqs) bind first" in text
 
 
+def test_one_seat_is_spoken_of_as_one() -> None:
+    assert "the one seat (max_num_seqs) binds" in answer(max_num_seqs=1)["verdict"]
+    assert "the 2 seats (max_num_seqs) bind" in answer(max_num_seqs=2)["verdict"]
+
+
+def test_a_marginal_plan_without_one_request_says_what_its_high_end_holds() -> None:
+    found = run_plan({"model": "llama-3.1-8b", "gpu_memory_gib": 18.6, "max_model_len": 8192})
+    assert found["fit"] == "marginal" and found["concurrency"]["guaranteed"] == 0
+    assert found["verdict"].startswith("Marginal: by the estimate one request of 8,192 tokens needs")
+    assert found["verdict"].endswith(
+        f"at the high end of its interval {found['concurrency']['guaranteed_high']} request would fit."
+    )
+
+
 def found(question: str, concurrency: int = 8, **changes: Any) -> Any:
     return search(
         Scenario.parse({**LLAMA, "max_model_len": 131_072, **changes}), question, concurrency=concurrency
