@@ -27,6 +27,9 @@ from capacity.telemetry.pool import label
 from capacity.verdicts import Verdict
 from connectors.poller import Load, TargetView
 
+RATE_WINDOW_S = 60.0
+RATE_SCRAPES = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineView:
@@ -87,7 +90,8 @@ class LiveView:
 
 def build(views: Sequence[TargetView], *, now_s: float) -> LiveView:
     """The view of everything the poller knows at ``now_s`` (wall clock)."""
-    windows, owners = _windows(views)
+    windows, owners = _windows(views, within_s=RATE_WINDOW_S)
+    occupancy = {(w.target, w.engine): w for w in _windows(views)[0]}
     down = {v.name: _reason(v) for v in views if v.latest is not None and not v.latest.up}
     verdicts: dict[str, Verdict] = {}
     engines: list[EngineView] = []
@@ -106,7 +110,7 @@ def build(views: Sequence[TargetView], *, now_s: float) -> LiveView:
                 release=window.latest.release,
                 verdict=verdicts[name],
                 signals=signals,
-                forecast=_forecast(window, signals),
+                forecast=_forecast(occupancy[window.target, window.engine], signals),
                 age_s=max(0.0, now_s - window.latest.time_s),
             )
         )
@@ -125,8 +129,10 @@ def build(views: Sequence[TargetView], *, now_s: float) -> LiveView:
     )
 
 
-def _windows(views: Sequence[TargetView]) -> tuple[list[EngineWindow], dict[str, TargetView]]:
-    """A window per engine of the targets whose newest scrape answered."""
+def _windows(
+    views: Sequence[TargetView], *, within_s: float | None = None
+) -> tuple[list[EngineWindow], dict[str, TargetView]]:
+    """A window per engine of the targets whose newest scrape answered: all scrapes in memory, or the last ones."""
     found: list[EngineWindow] = []
     owners: dict[str, TargetView] = {}
     for view in views:
@@ -135,18 +141,31 @@ def _windows(views: Sequence[TargetView]) -> tuple[list[EngineWindow], dict[str,
             continue
         owners[view.name] = view
         history: dict[str, list[EngineSnapshot]] = defaultdict(list)
-        for snapshot in view.snapshots:
+        for snapshot in last(view.snapshots, within_s):
             for engine in snapshot.engines:
                 history[engine.engine].append(engine)
         found += [open_window(history[engine.engine], target=view.name) for engine in latest.engines]
     return found, owners
 
 
+def last(snapshots: Sequence[TargetSnapshot], within_s: float | None) -> Sequence[TargetSnapshot]:
+    """The snapshots of the last ``within_s`` seconds, and at least RATE_SCRAPES of them. None: all.
+
+    Rates and percentiles say what happens now, whatever number of scrapes is kept in memory.
+    """
+    if within_s is None or not snapshots:
+        return snapshots
+    since = snapshots[-1].time_s - within_s
+    return [s for i, s in enumerate(snapshots) if s.time_s >= since or i >= len(snapshots) - RATE_SCRAPES]
+
+
 def _shared(views: Sequence[TargetView]) -> list[EngineWindow]:
     """Windows over readings without an engine label, where a target has several engines."""
     found = []
     for view in views:
-        snapshots = [s for s in view.snapshots if s.up and len(s.engines) > 1 and s.shared]
+        snapshots = [
+            s for s in last(view.snapshots, RATE_WINDOW_S) if s.up and len(s.engines) > 1 and s.shared
+        ]
         if snapshots and view.latest is not None and view.latest.up:
             found.append(open_window([_as_engine(s) for s in snapshots], target=view.name))
     return found

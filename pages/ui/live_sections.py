@@ -10,7 +10,7 @@ from capacity.intervals import Interval
 from capacity.live_series import LatencySeries, PoolSeries
 from capacity.telemetry import Value
 from capacity.verdicts import Verdict, thresholds
-from connectors.live_view import LiveView
+from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 from pages.ui import live_table
@@ -75,7 +75,7 @@ def figures(view: LiveView) -> None:
         ("Fullest replica", fmt.percent(kv.number), fmt.why(kv)),
         ("Running", fmt.count(running.number), fmt.why(running)),
         ("Waiting", fmt.count(waiting.number), fmt.why(waiting)),
-        ("Output tokens/s", fmt.rate(out.number), fmt.why(out)),
+        ("Output tokens/s", fmt.rate(out.number), _last_minute(out)),
         ("Time to full", full, full_help),
     )
     with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
@@ -88,11 +88,18 @@ def figures(view: LiveView) -> None:
             st.markdown(f":gray[{name}] {text}", help=tip, width="content")
         st.markdown(f":gray[Waiting for] **{_reasons(view)}**", width="content")
         st.markdown(
-            f":gray[Input] **{fmt.rate(prompt.number)} tok/s**", help=fmt.why(prompt), width="content"
+            f":gray[Input] **{fmt.rate(prompt.number)} tok/s**", help=_last_minute(prompt), width="content"
         )
         st.markdown(
-            f":gray[Preemptions] **{fmt.rate(preempted.number)}/s**", help=fmt.why(preempted), width="content"
+            f":gray[Preemptions] **{fmt.rate(preempted.number)}/s**",
+            help=_last_minute(preempted),
+            width="content",
         )
+
+
+def _last_minute(value: Value) -> str:
+    """A rate's tooltip: over what, and its metric or why it is not known."""
+    return f"Mean over the last {RATE_WINDOW_S:g} s, at least {RATE_SCRAPES} scrapes.  \n{fmt.why(value)}"
 
 
 def wall_figures(view: LiveView, frame: charts.Frame) -> None:
@@ -138,7 +145,8 @@ def _percentiles(view: LiveView, family: str) -> tuple[str, str]:
         return fmt.UNKNOWN, fmt.why(values[0]) or "not known"
     return (
         f"**{fmt.latencies(values)}**",
-        f"p50 · p90 · p99 of the last scrapes; p99: {fmt.why(values[2]) or 'exact'}",
+        f"p50 · p90 · p99 over the last {RATE_WINDOW_S:g} s, at least {RATE_SCRAPES} scrapes; "
+        f"p99: {fmt.why(values[2]) or 'exact'}",
     )
 
 
