@@ -82,13 +82,18 @@ class GapHistogram:
 
 
 class Timeline:
-    """Samples of an engine over time: at most ``limit``, evenly spread; the interval doubles when it is full."""
+    """Samples of an engine over time: at most ``limit``, evenly spread, and two for a stretch longer than the
+    interval (where it starts and where it ends). The interval doubles when the table is full.
+
+    ``peak_blocks`` is the most blocks in use since the row before, so that no peak is lost between samples.
+    """
 
     columns = (
         "t_s",
         "running",
         "waiting",
         "used_blocks",
+        "peak_blocks",
         "admitted",
         "finished",
         "rejected",
@@ -107,9 +112,20 @@ class Timeline:
         self.rows.append(row)
         self.next = row[0] + self.interval
         if len(self.rows) >= self.limit:
-            self.rows = self.rows[::2]
+            self.rows = self._thinned()
             self.interval *= 2
             self.next = self.rows[-1][0] + self.interval
+
+    def _thinned(self) -> list[tuple[int, ...]]:
+        """Every second row; what was the peak of a dropped one is the peak of the next."""
+        at = self.columns.index("peak_blocks")
+        rows = self.rows
+        kept = rows[:1]
+        for before, row in zip(rows[1::2], rows[2::2], strict=False):
+            kept.append((*row[:at], max(before[at], row[at]), *row[at + 1 :]))
+        if len(rows) % 2 == 0:
+            kept.append(rows[-1])
+        return kept
 
     def as_columns(self) -> dict[str, list[float]]:
         """Column name -> values, time in seconds."""
@@ -130,6 +146,7 @@ class Meter:
         self.running_area = 0
         self.busy_ticks = 0
         self.peak_blocks = 0
+        self.peak_since = 0
         self.peak_running = 0
         self.peak_waiting = 0
         self.steps = 0
@@ -173,6 +190,25 @@ class Meter:
             for index in range(first, last + 1):
                 self.usage_ticks[index] += share
             self.usage_ticks[last] += rest
+
+    def sample(self, at: int, running: int, waiting: int, used: int) -> None:
+        """A row of the timeline."""
+        self.timeline.add(
+            (
+                at,
+                running,
+                waiting,
+                used,
+                max(self.peak_since, used),
+                self.admitted,
+                self.finished,
+                self.rejected,
+                self.preemptions,
+                self.prompt_tokens,
+                self.output_tokens,
+            )
+        )
+        self.peak_since = used
 
     def usage_quantile(self, q: float, span_ticks: int) -> float | None:
         """Share of blocks in use that is not exceeded during a share ``q`` of the run (idle time counts as

@@ -22,6 +22,7 @@ from capacity.simulation.settings import EngineSettings
 from capacity.simulation.step_time import TICKS_PER_S, to_ticks
 
 _S = float(TICKS_PER_S)
+_JUST = TICKS_PER_S // 1_000_000
 
 
 class Rules(Protocol):
@@ -92,6 +93,7 @@ class Replica:
         self.last_decode_end = now
         self.fresh: list[tuple[int, int]] = []
         self.idle_since: int | None = None
+        self.ramp = False
 
     # -- the outside ---------------------------------------------------------------------------------------------
 
@@ -231,6 +233,11 @@ class Replica:
             if self.blocked_by != "preempted":
                 self._stalled()
             return
+        if self.idle_since is not None:
+            if now - self.idle_since >= meter.timeline.interval:
+                meter.sample(self.idle_since, 0, 0, 0)
+                meter.sample(now, 0, 0, 0)
+            self.idle_since = None
         if ticks < costs.least:
             ticks = costs.least
         ticks = ticks * self.slowdown + self.extra_ticks
@@ -238,31 +245,18 @@ class Replica:
         self.end = now + ticks
         meter.steps += steps
         meter.stretch(ticks, used, after, len(self.running))
-        if self.waiting.count or self.swapped:
+        waiting = self.waiting.count + len(self.swapped)
+        if waiting:
+            if waiting > meter.peak_waiting:
+                meter.peak_waiting = waiting
             meter.wait_ticks[self.blocked_by or "budget"] += ticks
             if self.passes_over:
                 meter.passed_over_ticks += ticks
-        timeline = meter.timeline
-        if self.idle_since is not None:
-            if now - self.idle_since >= timeline.interval:
-                self.note_idle(self.idle_since)
-                self.note_idle(now)
-            self.idle_since = None
-        if now >= timeline.next:
-            timeline.add(
-                (
-                    now,
-                    len(self.running),
-                    self.waiting.count + len(self.swapped),
-                    used,
-                    meter.admitted,
-                    meter.finished,
-                    meter.rejected,
-                    meter.preemptions,
-                    meter.prompt_tokens,
-                    meter.output_tokens,
-                )
-            )
+        self.ramp = steps > 1 and ticks >= meter.timeline.interval
+        if self.ramp or now >= meter.timeline.next:
+            meter.sample(now, len(self.running), waiting, used)
+        if after > meter.peak_since:
+            meter.peak_since = after
 
     def _stalled(self) -> None:
         """Requests wait, nothing runs and the head still does not fit: a fault of the rules, never of the
@@ -294,6 +288,9 @@ class Replica:
             self._gaps(now, steps, decoding, len(held) if held else 0)
             cohort.advance(steps)
             meter.output_tokens += decoding * steps
+            if self.ramp:  # blocks grew over the stretch: the line's upper end, just before anybody leaves
+                waiting = self.waiting.count + len(self.swapped)
+                meter.sample(now - _JUST, len(self.running), waiting, self.used_blocks)
             if self.leaving:
                 self._end_chunks(now)
                 self.chunks.clear()
@@ -311,24 +308,6 @@ class Replica:
             moves.leave_early(self)
         if not self.running and not self.waiting.count:
             self.idle_since = now
-
-    def note_idle(self, at: int) -> None:
-        """A row of the timeline for an engine with nothing to do."""
-        meter = self.meter
-        meter.timeline.add(
-            (
-                at,
-                0,
-                0,
-                0,
-                meter.admitted,
-                meter.finished,
-                meter.rejected,
-                meter.preemptions,
-                meter.prompt_tokens,
-                meter.output_tokens,
-            )
-        )
 
     def _gaps(self, now: int, steps: int, decoding: int, held: int) -> None:
         """Times between tokens of the stretch that ends at ``now``."""

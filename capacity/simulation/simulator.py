@@ -104,7 +104,7 @@ class Simulation:
         for engine in self.engines:
             engine.rules.close(engine)
             if engine.idle:
-                engine.note_idle(engine.now)
+                engine.meter.sample(engine.now, 0, 0, 0)
         return Run(
             requests=self.requests,
             record=self.record,

@@ -5,17 +5,17 @@ Plain data in, a Plotly figure with its message and rows out. Left out: single r
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from capacity.simulation.sweep import SweepPoint, knee
 from pages.ui.figure import ACT, CRITICAL, GREY, Chart
 from pages.ui.format import percent
-from pages.ui.simulate_runs import SMALL, Outcome
+from pages.ui.simulate_runs import Outcome
 from pages.ui.simulate_words import rate, refused, seconds
 
 COLOURS = {False: ("#0072B2", "#AA4499", "#7A5C3E"), True: ("#56B4E9", "#E48FD0", "#D9B98C")}
@@ -36,63 +36,56 @@ def colour(letter: str, *, dark: bool) -> str:
 def series(answer: dict[str, Any], points: int = POINTS) -> dict[str, list[float]]:
     """All engines of a run on one time axis: the fullest pool in %, running, waiting, refusals so far.
 
-    Each point is the highest of its stretch, so that no peak is lost; between samples the last one holds.
+    The samples of one engine as they are, with a point for a peak between two of them; else ``points`` points, each the
+    highest of its stretch.
     """
-    engines = [_with_ends(engine, answer) for engine in answer["timeline"]]
+    engines = answer["timeline"]
     blocks = answer["blocks"]["total"] / max(len(engines), 1)
-    times = sorted({at for engine in engines for at in engine["t_s"]})
-    if not times:
+    spans = [engine["t_s"] for engine in engines if engine["t_s"]]
+    if not spans:
         return {name: [] for name in ("t_s", *(key for key, _ in PANELS))}
-    if len(times) > points:
-        step = (times[-1] - times[0]) / (points - 1)
-        times = [times[0] + step * i for i in range(points)]
-    columns: dict[str, list[float]] = {key: [0.0] * len(times) for key, _ in PANELS}
+    if len(engines) == 1 and len(spans[0]) <= points:
+        return _as_sampled(engines[0], blocks)
+    first, last = min(at[0] for at in spans), max(at[-1] for at in spans)
+    times = np.linspace(first, last, points)
+    columns = {key: np.zeros(points) for key, _ in PANELS}
     for engine in engines:
-        used = [100 * value / blocks for value in engine["used_blocks"]]
-        for key, values, whole in (
-            ("waterline", used, False),
-            ("running", engine["running"], True),
-            ("waiting", engine["waiting"], True),
-            ("refused", engine["rejected"], True),
+        at = np.asarray(engine["t_s"])
+        if not at.size:
+            continue
+        drawn = np.interp(times, at, engine["used_blocks"], left=0.0, right=0.0)
+        place = np.searchsorted(times, at)
+        np.maximum.at(drawn, place[1:], np.asarray(engine["peak_blocks"], dtype=float)[1:])
+        np.maximum.at(drawn, place[:1], np.asarray(engine["used_blocks"], dtype=float)[:1])
+        columns["waterline"] = np.maximum(columns["waterline"], 100 * drawn / blocks)
+        for key, name in (("running", "running"), ("waiting", "waiting"), ("refused", "rejected")):
+            values = np.asarray(engine[name], dtype=float)
+            upto = np.searchsorted(at, times, side="right")
+            held = np.where(upto > 0, values[np.maximum(upto - 1, 0)], 0.0)
+            np.maximum.at(held, place, values)
+            columns[key] += held
+    return {"t_s": times.tolist(), **{key: column.tolist() for key, column in columns.items()}}
+
+
+def _as_sampled(engine: dict[str, list[float]], blocks: float) -> dict[str, list[float]]:
+    """One engine's rows; where the pool was fuller between two rows than at both, a point between them says so."""
+    found: dict[str, list[float]] = {name: [] for name in ("t_s", *(key for key, _ in PANELS))}
+
+    def put(row: int, at: float, used: float) -> None:
+        for key, value in (
+            ("t_s", at),
+            ("waterline", 100 * used / blocks),
+            ("running", engine["running"][row]),
+            ("waiting", engine["waiting"][row]),
+            ("refused", engine["rejected"][row]),
         ):
-            held = _held(engine["t_s"], values, times)
-            column = columns[key]
-            for i, value in enumerate(held):
-                column[i] = column[i] + value if whole else max(column[i], value)
-    return {"t_s": times, **columns}
+            found[key].append(value)
 
-
-def _with_ends(engine: dict[str, list[float]], answer: dict[str, Any]) -> dict[str, list[float]]:
-    """A small run's samples with a point at the end of each decode-only stretch: samples are taken where a stretch
-    starts, and until its end the answers' tokens fill further blocks (never more than the run's peak).
-    """
-    if answer["requests"]["arrived"] > SMALL:
-        return engine
-    size, total = answer["blocks"]["block_size"], answer["blocks"]["total"]
-    peak = answer["kv_usage"]["peak"] * total / max(len(answer["timeline"]), 1)
-    found: dict[str, list[float]] = {name: [] for name in engine}
-    count = len(engine["t_s"])
-    for i in range(count):
-        for name, values in engine.items():
-            found[name].append(values[i])
-        if i + 1 == count:
-            break
-        now, then = ({name: values[at] for name, values in engine.items()} for at in (i, i + 1))
-        quiet = all(now[name] == then[name] for name in ("admitted", "preemptions", "prompt_tokens"))
-        grown = (then["output_tokens"] - now["output_tokens"]) / size if quiet and now["running"] else 0.0
-        end = max(min(now["used_blocks"] + grown, peak), now["used_blocks"])
-        at = max(then["t_s"] - 1e-6, now["t_s"])
-        for name in engine:
-            found[name].append({"t_s": at, "used_blocks": end}.get(name, now[name]))
-    return found
-
-
-def _held(at: Sequence[float], values: Sequence[float], times: Sequence[float]) -> list[float]:
-    found, last = [], 0
-    for time in times:
-        upto = bisect.bisect_right(at, time)
-        found.append(max(values[last:upto], default=values[upto - 1] if upto else 0.0))
-        last = max(upto, last) if upto else 0
+    at, used, peak = engine["t_s"], engine["used_blocks"], engine["peak_blocks"]
+    for row in range(len(at)):
+        if row and peak[row] > max(used[row], used[row - 1]):
+            put(row - 1, (at[row] + at[row - 1]) / 2, peak[row])
+        put(row, at[row], used[row])
     return found
 
 
@@ -127,7 +120,6 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
                     "line": {
                         "color": colour(one.letter, dark=dark),
                         "width": 2.2 - 0.3 * place,
-                        "shape": "linear" if one.answer["requests"]["arrived"] <= SMALL else "hv",
                     },
                     "hovertemplate": f"{one.letter}: %{{y:,.0f}}{unit} {key}, %{{x:,.1f}} s<extra></extra>",
                 }
@@ -154,10 +146,10 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
 
 
 def _most_waiting(one: Outcome, values: dict[str, list[float]]) -> float:
-    """The line's longest; a large run's samples can miss it, so its meter counts as well."""
-    seen = max(values["waiting"], default=0.0)
-    small = one.answer["requests"]["arrived"] <= SMALL
-    return seen if small else max(seen, one.answer["steps"]["peak_waiting"])
+    """The longest line: of one engine as metered, of several together as drawn."""
+    if len(one.answer["timeline"]) == 1:
+        return float(one.answer["steps"]["peak_waiting"])
+    return max(values["waiting"], default=0.0)
 
 
 def _frame(rows: int, height: int, ink: str) -> dict[str, Any]:

@@ -190,10 +190,20 @@ def test_figures_are_valid_and_carry_their_message() -> None:
     assert f"{used} of 100 blocks used by 7 requests" in charts[3].title
 
 
-def test_waterline_reaches_the_peak_inside_a_stretch() -> None:
-    run = outcomes(starts()[0])[1]
-    drawn = max(simulate_charts.series(run.answer)["waterline"]) / 100
-    assert drawn == pytest.approx(run.answer["kv_usage"]["peak"], abs=0.01)
+@pytest.mark.parametrize("key", [start.key for start in starts()])
+def test_waterline_is_drawn_up_to_the_peak_of_every_run(key: str) -> None:
+    for one in outcomes(next(start for start in starts() if start.key == key), events=False):
+        drawn = max(simulate_charts.series(one.answer)["waterline"]) / 100
+        assert drawn == pytest.approx(one.answer["kv_usage"]["peak"], abs=1e-9)
+
+
+def test_waterline_rises_over_one_long_stretch() -> None:
+    lone = {"arrival_s": 0, "prompt_tokens": 160, "output_tokens": 641}
+    keys: dict[str, Any] = {"num_blocks": 100, "step_time": {"fixed_s": 0.1}, "timeline": True}
+    line = simulate_charts.series(run_simulate({**keys, "workload": {"requests": [lone]}}))
+    assert line["waterline"] == pytest.approx([10, 11, 50, 0])  # 10 blocks of prompt, 800 tokens at the end
+    assert line["t_s"] == pytest.approx([0, 0.1, 64.1, 64.1], abs=1e-5)
+    assert line["running"] == [1, 1, 1, 0]
 
 
 def test_words_tell_equal_policies_and_dead_runs() -> None:

@@ -9,6 +9,7 @@ import pytest
 from capacity.errors import CapacityError
 from capacity.simulate_cli import prepare, run_simulate, simulate
 from capacity.simulation.block_map import block_map
+from capacity.simulation.meters import Meter, Timeline
 from capacity.simulation.presets import preset
 from capacity.simulation.sweep import knee, sweep_rates
 
@@ -76,6 +77,23 @@ def test_timeline_returns_to_zero_between_bursts() -> None:
     assert any(0 < at < 2 for at in idle) and any(at >= 100 for at in idle)
     assert line["t_s"] == sorted(line["t_s"])
     assert line["finished"][-1] == 4
+
+
+def test_timeline_misses_no_peak_however_long_the_run() -> None:
+    answer = run_simulate({**CHAT, "timeline": True, "workload": {**CHAT["workload"], "num_requests": 3000}})
+    line = answer["timeline"][0]
+    assert len(line["t_s"]) < 2000
+    assert max(line["peak_blocks"]) == round(answer["kv_usage"]["peak"] * 1500)
+    assert all(peak >= used for peak, used in zip(line["peak_blocks"], line["used_blocks"], strict=True))
+
+
+def test_timeline_keeps_peaks_when_it_is_thinned() -> None:
+    meter = Meter(total_blocks=100, timeline=Timeline(interval=1, limit=8))
+    for at, used in enumerate([1, 9, 2, 3, 50, 4, 99, 5, 6, 7, 8]):
+        meter.peak_since = max(meter.peak_since, used)
+        meter.sample(at, 1, 0, used // 2)
+    assert len(meter.timeline.rows) < 8
+    assert max(meter.timeline.as_columns()["peak_blocks"]) == 99
 
 
 def test_warm_up_is_left_out() -> None:
