@@ -14,6 +14,7 @@ from capacity.estimate import Estimate, estimate, estimate_at_rate
 from capacity.performance.measured import measured_points
 from capacity.performance.records import Band, Forecast
 from capacity.scenario import Scenario
+from capacity.speed_words import seen, with_engine
 
 LOAD_KEYS = ("concurrency", "arrival_rate_rps", "measured_points", "speculative_acceptance")
 MOST_CONCURRENCY = 1_000_000.0
@@ -30,11 +31,11 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
     rate = _number(raw.get("arrival_rate_rps"), "arrival_rate_rps", 1e-9, 1e7)
     level = raw.get("concurrency")
     if (rate is None) == (level is None):
-        seen = "both are given" if rate is not None else "neither is given"
+        given = "both are given" if rate is not None else "neither is given"
         raise CapacityError(
-            f"give concurrency or arrival_rate_rps, one of the two; {seen}", field="concurrency"
+            f"give concurrency or arrival_rate_rps, one of the two; {given}", field="concurrency"
         )
-    scenario = Scenario.parse(rest)
+    scenario = Scenario.parse(with_engine(rest))
     if rate is not None:
         found = estimate_at_rate(scenario, rate, measured=measured, acceptance=acceptance)
         return _answer(found, 0, rate=rate)
@@ -52,14 +53,7 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _needed(value: Any, key: str, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        seen = (
-            "missing"
-            if value is None
-            else repr(value)[:40]
-            if isinstance(value, int | float | str)
-            else f"a {type(value).__name__}"
-        )
-        raise CapacityError(f"{key} is {seen}; expected a number, {low:g} to {high:,.0f}", field=key)
+        raise CapacityError(f"{key} is {seen(value)}; expected a number, {low:g} to {high:,.0f}", field=key)
     return float(value)
 
 

@@ -13,6 +13,7 @@ from capacity.errors import CapacityError
 from capacity.hardware import find_gpu
 from capacity.precision import resolve_weight_format
 from capacity.scenario import Scenario
+from capacity.speed_words import seen, with_engine
 
 RANKS = ("cost", "gpus", "tokens_per_gpu")
 KEYS = (
@@ -59,7 +60,7 @@ def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
 
     Raises CapacityError that names the key, what was seen and what is valid.
     """
-    scenario = Scenario.parse({key: value for key, value in raw.items() if key not in KEYS})
+    scenario = Scenario.parse(with_engine({key: value for key, value in raw.items() if key not in KEYS}))
     rate = _number(raw, "arrival_rate_rps", 1e-9, 1e7)
     if rate is None:
         raise CapacityError(
@@ -90,7 +91,7 @@ def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
         utilization_ceiling=_number(raw, "utilization_ceiling", 0.01, 1.0) or 0.8,
         spare_replicas=_whole(raw, "spare_replicas", 0, 1000, 1),
         max_gpus=_whole(raw, "max_gpus", 1, 1_000_000, 1024),
-        gpus=tuple(find_gpu(name).id for name in names),
+        gpus=tuple(dict.fromkeys(find_gpu(name).id for name in names)),
         tensor_parallel_sizes=sizes,
         weight_formats=formats,
         prices=_prices(raw),
@@ -105,9 +106,7 @@ def _number(raw: Mapping[str, Any], key: str, low: float, high: float) -> float 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise CapacityError(
-            f"{key} is {str(value)[:40]!r}; expected a number, {low:g} to {high:,.10g}", field=key
-        )
+        raise CapacityError(f"{key} is {seen(value)}; expected a number, {low:g} to {high:,.10g}", field=key)
     return float(value)
 
 
@@ -130,8 +129,8 @@ def _texts(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
         or len(value) > 100
         or not all(isinstance(v, str) and v for v in value)
     ):
-        raise CapacityError(f"{key} is {str(value)[:40]!r}; expected a list of 1 to 100 names", field=key)
-    return tuple(value)
+        raise CapacityError(f"{key} is {seen(value)}; expected a list of 1 to 100 names", field=key)
+    return tuple(dict.fromkeys(value))
 
 
 def _numbers(raw: Mapping[str, Any], key: str) -> tuple[int, ...]:
@@ -139,10 +138,8 @@ def _numbers(raw: Mapping[str, Any], key: str) -> tuple[int, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= 20:
-        raise CapacityError(
-            f"{key} is {str(value)[:40]!r}; expected a list of sizes such as [1, 2, 4]", field=key
-        )
-    return tuple(_whole({key: item}, key, 1, 1024, 1) for item in value)
+        raise CapacityError(f"{key} is {seen(value)}; expected a list of sizes such as [1, 2, 4]", field=key)
+    return tuple(dict.fromkeys(_whole({key: item}, key, 1, 1024, 1) for item in value))
 
 
 def _prices(raw: Mapping[str, Any]) -> dict[str, float]:

@@ -61,6 +61,7 @@ class Option:
     gpus: int
     rate_per_replica_rps: float
     most_rate_per_replica_rps: float
+    most_concurrency_per_replica: float
     utilization: float
     forecast: Forecast
     holds_at_high_end: bool
@@ -129,7 +130,7 @@ def size(request: SizeRequest) -> tuple[list[Option], dict[str, str]]:
     """(options, best first; reason per candidate that is left out). Raises CapacityError for bad input."""
     options: list[Option] = []
     refused: dict[str, str] = {}
-    for scenario, gpu in _candidates(request):
+    for scenario, gpu in _candidates(request, refused):
         name = f"{gpu.id} TP{scenario.tensor_parallel_size} {scenario.weight_format or 'own format'}"
         try:
             found = planned(scenario)
@@ -144,13 +145,25 @@ def size(request: SizeRequest) -> tuple[list[Option], dict[str, str]]:
     return sorted(options, key=lambda o: _rank(request, o)), refused
 
 
-def _candidates(request: SizeRequest) -> Iterable[tuple[Scenario, Gpu]]:
-    spec = model_of(request.scenario)
-    legal = set(valid_tensor_parallel_sizes(spec))
+def _candidates(request: SizeRequest, refused: dict[str, str]) -> Iterable[tuple[Scenario, Gpu]]:
+    """Scenarios to try. Sizes that were asked for and cannot be go into ``refused`` with the reason."""
+    legal = set(valid_tensor_parallel_sizes(model_of(request.scenario)))
+    asked = request.tensor_parallel_sizes
+    for tensor in asked:
+        if tensor not in legal:
+            valid = ", ".join(map(str, sorted(legal)))
+            refused[f"TP{tensor}"] = f"{tensor} does not divide the model's heads; valid: {valid}"
     chosen = [find_gpu(name) for name in request.gpus] if request.gpus else list(gpus().values())
     for gpu in chosen:
-        for tensor in request.tensor_parallel_sizes or TENSOR_SIZES:
-            if tensor not in legal or tensor > link_domain(gpu) or tensor > request.max_gpus:
+        for tensor in (t for t in asked or TENSOR_SIZES if t in legal):
+            reason = ""
+            if tensor > link_domain(gpu):
+                reason = f"leaves the link domain of {link_domain(gpu)} GPUs"
+            elif tensor > request.max_gpus:
+                reason = f"needs {tensor} GPUs, above max_gpus {request.max_gpus:,}"
+            if reason:
+                if asked:
+                    refused[f"{gpu.id} TP{tensor}"] = reason
                 continue
             for fmt in request.weight_formats or (request.scenario.weight_format,):
                 yield (
@@ -194,6 +207,7 @@ def _option(request: SizeRequest, found: Planned) -> Option | str:
         gpus=total,
         rate_per_replica_rps=rate,
         most_rate_per_replica_rps=load.rate_rps,
+        most_concurrency_per_replica=load.concurrency,
         utilization=rate / load.rate_rps,
         forecast=at,
         holds_at_high_end=holds,
@@ -298,6 +312,7 @@ def _option_json(rank: int, o: Option) -> dict[str, Any]:
         "concurrency_per_replica": float(f"{o.forecast.concurrency[0]:.4g}"),
         "rate_per_replica_rps": float(f"{o.rate_per_replica_rps:.6g}"),
         "most_rate_per_replica_rps": float(f"{o.most_rate_per_replica_rps:.6g}"),
+        "most_concurrency_per_replica": float(f"{o.most_concurrency_per_replica:.6g}"),
         "utilization": float(f"{o.utilization:.4g}"),
         "tpot_s": band(o.forecast.tpot_s, 0),
         "ttft_s": band(o.forecast.ttft_s, 0),

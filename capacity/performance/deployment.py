@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capacity.concurrency import prompt_of
+from capacity.engine import known_releases
 from capacity.errors import CapacityError
 from capacity.kv_cache.pool import blocks_of_lengths, shared_blocks
 from capacity.performance.layout import Layout, link_domain
@@ -24,6 +25,9 @@ from capacity.scenario import Scenario
 Array = NDArray[np.float64]
 
 WORKLOAD_KEYS = ("prompt_tokens", "output_tokens", "shared_prefix_tokens", "safe_percentile")
+LONGEST = 100_000_000
+# SGLang and TensorRT-LLM take what is left after their own reserve; vLLM's default share says nothing about them.
+OTHER_ENGINES_UTILIZATION = 0.97
 PROGRESS = (np.arange(8) + 0.5) / 8
 
 
@@ -49,12 +53,18 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
     prompt, output = prompt_of(scenario).mean, _length(scenario, "output_tokens")
     if output < 1:
         raise CapacityError(
-            "output_tokens is 0; expected at least 1 for a time per output token", field="output_tokens"
+            f"output_tokens is {output:g}; expected at least 1 for a time per output token",
+            field="output_tokens",
+        )
+    if prompt + output > LONGEST:
+        raise CapacityError(
+            f"prompt_tokens plus output_tokens is {prompt + output:,.0f}; expected at most {LONGEST:,}",
+            field="prompt_tokens",
         )
     if scenario.gpu is None:
         raise CapacityError("gpu is missing; a speed needs a known accelerator such as h100-sxm", field="gpu")
     asked = {key: value for key, value in scenario.to_json().items() if key not in WORKLOAD_KEYS}
-    asked.setdefault("max_model_len", 1 << max(9, int(np.ceil(np.log2(prompt + output)))))
+    asked.setdefault("max_model_len", min(LONGEST, 1 << max(9, int(np.ceil(np.log2(prompt + output))))))
     found, notes = _plan(json.dumps(asked, sort_keys=True), scenario.max_model_len is not None)
     r = found.resolved
     if prompt + output > r.max_model_len:
@@ -138,17 +148,31 @@ def _plan(text: str, own_length: bool) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a scenario without its workload. Releases that the planner does not know plan as the newest."""
     raw = json.loads(text)
     scenario = Scenario.parse(raw)
-    notes: list[str] = []
-    release = scenario.engine_version
+    release, notes = scenario.engine_version, []
     if release is not None and scenario.engine != "vllm":
         scenario = replace(scenario, engine_version=None)
     try:
-        return _fitting(scenario, own_length), tuple(notes)
+        found = _fitting(scenario, own_length)
     except CapacityError as error:
         if error.field != "engine_version" or not _plausible(release):
             raise
-        notes.append(f"memory is planned with the newest known rules: {error}")
-        return _fitting(replace(scenario, engine_version=None), own_length), tuple(notes)
+        stand_in = min(known_releases(), key=_numbers) if "older than any" in str(error) else None
+        rules = f"of vLLM {stand_in}" if stand_in else "of the newest known vLLM"
+        notes.append(f"release {release!r} is not known: memory is planned with the rules {rules}")
+        found = _fitting(replace(scenario, engine_version=stand_in), own_length)
+    if found.fit == "no" and scenario.engine != "vllm" and scenario.gpu_memory_utilization is None:
+        fuller = _fitting(replace(scenario, gpu_memory_utilization=OTHER_ENGINES_UTILIZATION), own_length)
+        if fuller.fit != "no":
+            notes.append(
+                f"memory is planned at {OTHER_ENGINES_UTILIZATION:.0%} of the GPU: under vLLM's default share this does not "
+                f"fit, and {scenario.engine} sets its own"
+            )
+            found = fuller
+    return found, tuple(notes)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:3])
 
 
 def _fitting(scenario: Scenario, own_length: bool) -> Plan:
@@ -162,6 +186,8 @@ def _fitting(scenario: Scenario, own_length: bool) -> Plan:
 
 
 def _plausible(release: str | None) -> bool:
-    """A release name that is only unknown (0.6.3, nightly-5b8c), not nonsense."""
-    text = (release or "").strip().lower().removeprefix("v")
-    return text[:1].isdigit() or text.startswith(("nightly", "dev", "main"))
+    """A release name that is only unknown (0.6.3, nightly-5b8c, gpt-oss-dev), not nonsense."""
+    text = (release or "").strip().lower()
+    return any(ch.isdigit() for ch in text) or any(
+        word in text for word in ("nightly", "dev", "main", "latest", "master")
+    )

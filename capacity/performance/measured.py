@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capacity.errors import CapacityError
+from capacity.speed_words import seen
 
 Array = NDArray[np.float64]
 
 LEVEL_SD, SLOPE_SD, SMOOTH_SD, SMOOTH_OCTAVES, NOISE_SD = 0.3, 0.03, 0.08, 2.0, 0.02
 MIDDLE = 16.0
 MOST_POINTS = 64
+MOST_CONCURRENCY = 1e6
+# Runs of one load differ by percents, releases by up to 60 %; twice is another deployment.
+CONTRADICTION = 2.0
 HALF_80 = 1.2816
 # Curves err in jumps more than a smooth process says; this factor brings the band back to 80 % on split curves.
 BAND_SCALE = 1.1
@@ -43,8 +47,9 @@ def measured_points(raw: Any) -> tuple[MeasuredPoint, ...]:
     if raw is None:
         return ()
     if not isinstance(raw, list | tuple) or len(raw) > MOST_POINTS:
+        given = f"has {len(raw):,} points" if isinstance(raw, list | tuple) else f"is {seen(raw)}"
         raise CapacityError(
-            f"measured_points is {_seen(raw)}; expected a list of at most {MOST_POINTS} points",
+            f"measured_points {given}; expected a list of at most {MOST_POINTS} points",
             field="measured_points",
         )
     found = []
@@ -55,7 +60,7 @@ def measured_points(raw: Any) -> tuple[MeasuredPoint, ...]:
         name = f"measured_points[{number}]"
         if not isinstance(item, Mapping):
             raise CapacityError(
-                f"{name} is {_seen(item)}; expected concurrency and tpot_s", field="measured_points"
+                f"{name} is {seen(item)}; expected concurrency and tpot_s", field="measured_points"
             )
         extra = set(item) - {"concurrency", "tpot_s", "ttft_s"}
         if extra:
@@ -63,24 +68,64 @@ def measured_points(raw: Any) -> tuple[MeasuredPoint, ...]:
                 f"{name} has the key {str(sorted(map(str, extra))[0])[:40]!r}; expected concurrency, tpot_s, ttft_s",
                 field="measured_points",
             )
-        values = {key: _positive(item.get(key), f"{name}.{key}") for key in ("concurrency", "tpot_s")}
+        at = item.get("concurrency")
+        if isinstance(at, bool) or not isinstance(at, int | float) or not 1 <= at <= MOST_CONCURRENCY:
+            raise CapacityError(
+                f"{name}.concurrency is {seen(at)}; expected a number, 1 to {MOST_CONCURRENCY:,.0f}",
+                field="measured_points",
+            )
         ttft = item.get("ttft_s")
         found.append(
-            MeasuredPoint(**values, ttft_s=None if ttft is None else _positive(ttft, f"{name}.ttft_s"))
+            MeasuredPoint(
+                concurrency=float(at),
+                tpot_s=_seconds(item.get("tpot_s"), f"{name}.tpot_s"),
+                ttft_s=None if ttft is None else _seconds(ttft, f"{name}.ttft_s"),
+            )
         )
+    _agreeing(found)
     return tuple(found)
 
 
-def _positive(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise CapacityError(f"{name} is {_seen(value)}; expected a number above 0", field="measured_points")
+def _agreeing(points: Sequence[MeasuredPoint]) -> None:
+    """Raises CapacityError for points that cannot be of one deployment: far apart at one load, or far faster at more."""
+    ordered = sorted(points, key=lambda p: (p.concurrency, -p.tpot_s))
+    slowest = None
+    for point in ordered:
+        if slowest is not None and slowest.tpot_s > CONTRADICTION * point.tpot_s:
+            where = f"{slowest.tpot_s:g} s at concurrency {slowest.concurrency:g}"
+            raise CapacityError(
+                f"measured_points contradict each other: tpot_s is {where} and {point.tpot_s:g} s at "
+                f"{point.concurrency:g}; expected one deployment, where more load never makes a token much faster",
+                field="measured_points",
+            )
+        if slowest is None or point.tpot_s > slowest.tpot_s:
+            slowest = point
+
+
+def point_warnings(points: Sequence[MeasuredPoint], most_running: float) -> list[str]:
+    """What of the points cannot be followed: TTFT beyond ``most_running`` requests, TPOT that falls with load."""
+    found = []
+    if any(p.ttft_s is not None and p.concurrency > most_running for p in points):
+        found.append(
+            f"a measured ttft_s above {most_running:,.0f} running requests holds the wait for a place, so it does not "
+            "correct the curve"
+        )
+    ordered = sorted(points, key=lambda p: (p.concurrency, -p.tpot_s))
+    if any(later.tpot_s < 0.9 * one.tpot_s for k, one in enumerate(ordered) for later in ordered[k + 1 :]):
+        found.append(
+            "measured tpot_s falls with load or differs at one load: the curve goes between the points and the interval "
+            "holds what it misses"
+        )
+    return found
+
+
+def _seconds(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        raise CapacityError(
+            f"{name} is {seen(value)}; expected seconds, above 0 and below 1,000,000",
+            field="measured_points",
+        )
     return float(value)
-
-
-def _seen(value: Any) -> str:
-    if value is None:
-        return "missing"
-    return repr(value)[:40] if isinstance(value, int | float | str) else f"a {type(value).__name__}"
 
 
 def _kernel(a: Array, b: Array) -> Array:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from capacity.errors import CapacityError
 from capacity.hardware import gpus
 from capacity.performance.coefficients import Chain, Coefficients, coefficients, model_shape, release_key
-from capacity.performance.measured import MeasuredPoint, correction
+from capacity.performance.measured import MeasuredPoint, correction, point_warnings
 from capacity.performance.peers import Peers, held_between, peers_of
 from capacity.performance.records import Band, Deployment, Forecast
 from capacity.performance.terms import StepTerms, first_token_terms, step_terms
@@ -26,6 +26,8 @@ V0_RELEASES = ("0.0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
 WIDER = {"release": 1.25, "pipeline": 1.5, "domain": 1.5, "speculative": 1.5, "length": 1.3, "load": 1.3}
 LONGEST_MEASURED = 33_000.0
 WIDEST = 1.2
+# A measured figure this many times off is another deployment or another unit (milliseconds are 1,000 times off).
+FARTHEST = {"tpot_s": 30.0, "ttft_s": 300.0}
 
 
 def engine_key(engine: str, release: str | None) -> str:
@@ -194,6 +196,7 @@ def forecast(
     )
     if measured:
         warnings.append(f"corrected by {len(measured)} measured point{'s' if len(measured) > 1 else ''}")
+        warnings.extend(point_warnings(measured, deployment.most_running))
     lower = floor / per_step
     if bool((tpot <= lower * 1.0001).any()):
         warnings.append(
@@ -282,6 +285,16 @@ def _with_points(
                 f"of {lower[where]:.4g} s (weights and cache over bandwidth); check model, format, layout and speculation",
                 field="measured_points",
             )
+        for name, seen, expected in (
+            ("tpot_s", point.tpot_s, curve[where]),
+            ("ttft_s", point.ttft_s if point.concurrency <= deployment.most_running else None, ttft[where]),
+        ):
+            if seen is not None and not expected / FARTHEST[name] <= seen <= expected * FARTHEST[name]:
+                raise CapacityError(
+                    f"a measured {name} of {seen:.4g} s at concurrency {point.concurrency:g} is far from the {expected:.4g} s "
+                    "that this deployment takes; expected seconds, so check the unit, the model and the layout",
+                    field="measured_points",
+                )
     index = np.searchsorted(grid, running)
     errors = np.log([p.tpot_s for p in measured]) - np.log(curve[np.searchsorted(grid, at)])
     shift, tpot_half = correction(
@@ -289,13 +302,24 @@ def _with_points(
     )
     fixed = np.maximum.accumulate(np.maximum(curve * np.exp(shift), lower))
     fixed = grid * np.minimum.accumulate(fixed / grid)
-    first_points = [(a, p.ttft_s) for a, p in zip(at.tolist(), measured, strict=True) if p.ttft_s is not None]
+    # What a monotone curve cannot follow in the points stays in the interval.
+    missed = np.abs(np.log(fixed[np.searchsorted(grid, at)]) - np.log([p.tpot_s for p in measured])).max()
+    tpot_half = np.minimum(np.maximum(tpot_half, missed), WIDEST)
+    first_points = [
+        (a, p.ttft_s)
+        for a, p in zip(at.tolist(), measured, strict=True)
+        if p.ttft_s is not None and p.concurrency <= deployment.most_running
+    ]
     if first_points:
         errors = np.array([np.log(t) - np.log(ttft[np.searchsorted(grid, a)]) for a, t in first_points])
         shift, half = correction(
             [a for a, _ in first_points], errors.tolist(), grid, np.full(grid.shape, float(first_half.max()))
         )
-        first, first_half = (ttft * np.exp(shift))[index], np.minimum(half[index], first_half)
+        soonest = (terms.prefill_matmul[0] + terms.prefill_attention[0]) * np.ones(grid.shape)
+        first, first_half = (
+            np.maximum(ttft * np.exp(shift), soonest)[index],
+            np.minimum(half[index], first_half),
+        )
     return fixed[index], tpot_half[index], first, first_half
 
 
@@ -318,6 +342,11 @@ def _extrapolation(
 ) -> tuple[float, list[str], list[str]]:
     found, warnings, wider = [r for r in reasons if r], [], 1.0
     layout = deployment.layout
+    unnamed = deployment.release is not None and not release_key(deployment.release)
+    if unnamed and not any("never measured" in r for r in found):
+        found.append(
+            f"release {deployment.release!r} names no version, so it cannot be told from those measured"
+        )
     if any("release" in r for r in found):
         wider *= WIDER["release"]
     if layout.pipeline > 1:
