@@ -9,7 +9,7 @@ from capacity.hardware import find_gpu, gpu_ids, gpus
 
 
 def test_every_row_is_complete_or_says_why() -> None:
-    assert len(gpu_ids()) == 42
+    assert len(gpu_ids()) == 43
     for gpu in gpus().values():
         assert gpu.source and gpu.memory_basis
         if gpu.memory_gib is None:
