@@ -124,8 +124,8 @@ def _preempted(run: Run, table: Table) -> list[str]:
     recomputed = sum(engine.meter.recomputed_tokens for engine in run.engines)
     share = float((table.preemptions > 0).sum() / len(table.preemptions))
     worst = int(table.preemptions.max(initial=0))
-    text = (
-        f"{count:,} preemptions of {share:.1%} of the requests (one of them {worst} times); "
-        f"{recomputed:,} tokens were computed again"
-    )
-    return [text]
+    times = "preemption" if count == 1 else "preemptions"
+    most = "" if worst == 1 else f", one of them {worst} times"
+    return [
+        f"{count:,} {times} of {share:.1%} of the requests{most}; {recomputed:,} tokens were computed again"
+    ]

@@ -43,7 +43,9 @@ PRESETS: tuple[Preset, ...] = (
     Preset(
         key="teaching",
         title="100 blocks, ten requests",
-        shows="six requests of 200 + 50 tokens fill 100 blocks of 16; three may wait, the rest are refused",
+        shows="seven prompts of 200 tokens (13 blocks each) fit 100 blocks of 16 and the other three of the ten requests "
+        "wait, which a queue of 3 allows, so none is refused; with its answer a request needs 16 blocks, so one of the "
+        "seven is preempted and 214 tokens are computed again",
         scenario={
             "num_blocks": 100,
             "block_size": 16,

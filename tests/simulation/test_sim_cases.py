@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capacity.simulate_cli import run_simulate
+from capacity.simulation.presets import PRESETS, preset
 
 TRACES = Path(__file__).parents[1] / "fixtures" / "traces"
 STEP = {"fixed_s": 0.02, "per_prefill_token_s": 0.0001}
@@ -216,17 +217,25 @@ def test_a_high_priority_request_waits_for_blocks_held_by_a_low_one() -> None:
     assert answer["requests"]["preemptions"] == 0
 
 
-def test_teaching_scenario() -> None:
-    requests = [{"arrival_s": 0.3 * i, "prompt_tokens": 200, "output_tokens": 50} for i in range(10)]
-    line_of_three = [{"policy": "queue_limit", "max_waiting": 3}]
-    answer = run(
-        num_blocks=100,
-        step_time={"fixed_s": 0.1},
-        workload={"requests": requests},
-        admission=line_of_three,
-    )
-    assert answer["requests"]["finished"] + sum(answer["requests"]["rejected"].values()) == 10
-    assert answer["steps"]["peak_running"] in (6, 7)
+def test_teaching_preset_does_what_its_text_says() -> None:
+    scenario = {**preset("teaching"), "events": True}
+    answer = run_simulate(scenario, seed=1)
+    counts = answer["requests"]
+    assert counts["arrived"] == counts["finished"] == 10 and counts["rejected"] == {}
+    assert answer["steps"]["peak_running"] == 7
+    admitted = [event for event in answer["events"] if event["event"] == "admit"]
+    assert sum(event["t_s"] <= 2.3 for event in admitted) == 7  # all ten have arrived by 2.25 s
+    assert counts["preemptions"] == 1 and answer["recomputed_tokens"] == 214
+    assert said(answer, "1 preemption of 10.0% of the requests; 214 tokens were computed again")
+    text = next(one.shows for one in PRESETS if one.key == "teaching")
+    assert "seven prompts" in text and "none is refused" in text and "214 tokens" in text
+
+
+def test_queue_of_three_in_flight_refuses_seven_of_the_teaching_requests() -> None:
+    gate = [{"policy": "queue_limit", "max_num_queued_reqs": 3, "max_num_queued_tokens": None}]
+    answer = run_simulate({**preset("teaching"), "admission": gate}, seed=1)
+    assert answer["requests"]["finished"] == 3
+    assert answer["requests"]["rejected"] == {"queue_limit": 7}
 
 
 def test_prefix_caching_lets_a_preempted_request_find_its_own_blocks() -> None:
