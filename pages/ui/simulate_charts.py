@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from capacity.simulation.sweep import SweepPoint, knee
+from capacity.simulation.sweep import SweepPoint, knee, miss
 from pages.ui.figure import ACT, CRITICAL, GREY, Chart
 from pages.ui.format import percent
 from pages.ui.simulate_runs import Outcome
@@ -241,13 +241,15 @@ def sweep_chart(
     layout["xaxis"] |= {"title": {"text": "arrival rate, requests/s"}, "anchor": "y3", "rangemode": "tozero"}
     parts = []
     for one, points in found:
-        best = knee(points)
+        best, beyond = knee(points), miss(points)
         if best is None:
             parts.append(f"{one.letter} misses it at every rate tried")
-        elif best is max(points, key=lambda p: p.rate_rps):
+        elif beyond is None:
             parts.append(f"{one.letter} at least up to {rate(best.rate_rps)} requests/s")
         else:
-            parts.append(f"{one.letter} up to {rate(best.rate_rps)} requests/s")
+            parts.append(
+                f"{one.letter} up to {rate(best.rate_rps)} requests/s (missed at {rate(beyond.rate_rps)})"
+            )
     title = "95 % of what arrives meets the objective: " + ", ".join(parts)
     rows = tuple(
         {

@@ -28,6 +28,7 @@ MOST_REQUESTS = 200_000
 MOST_CLOSED = 20_000
 SMALL = 200
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+REFINE = 8
 
 
 class Cancelled(Exception):
@@ -68,7 +69,9 @@ class _Task(Generic[T]):
         return not self.stopped
 
 
-def carried_out(name: str, label: str, work: Callable[[Callable[[float], bool]], T]) -> T:
+def carried_out(
+    name: str, label: str, work: Callable[[Callable[[float], bool]], T], *, of: str = "of the requests are in"
+) -> T:
     """The work's result, kept under ``name``. Beyond half a second there is a bar with a cancel button.
 
     Raises Cancelled when the visitor stopped it, and what the work raises.
@@ -93,7 +96,7 @@ def carried_out(name: str, label: str, work: Callable[[Callable[[float], bool]],
                     width="content",
                 )
             while task.thread.is_alive():
-                bar.progress(task.share, text=f"{label}, {task.share:.0%} of the requests are in")
+                bar.progress(task.share, text=f"{label}, {task.share:.0%} {of}")
                 task.thread.join(0.25)
         finally:  # a click anywhere ends this script: the thread stops at its next sign of life
             task.stopped = True
@@ -154,13 +157,16 @@ def outcome(policy: Policy, scenario: dict[str, Any], trace: str | None) -> Outc
 
 
 def sweep(policy: Policy, scenario: dict[str, Any], trace: str | None) -> list[SweepPoint]:
-    """The policy at eight arrival rates. Raises CapacityError, Cancelled."""
+    """The policy at eight arrival rates and up to eight more around the knee. Raises CapacityError, Cancelled."""
 
     def work(progress: Callable[[float], bool]) -> list[SweepPoint]:
-        return sweep_rates(scenario, FACTORS, trace_text=trace, seed=_seed(scenario), progress=progress)
+        return sweep_rates(
+            scenario, FACTORS, trace_text=trace, seed=_seed(scenario), progress=progress, refine=REFINE
+        )
 
     name = name_of("sweep", scenario, trace)
-    return carried_out(name, f"Sweeping the arrival rate of {policy.letter.upper()}", work)
+    label = f"Sweeping the arrival rate of {policy.letter.upper()}"
+    return carried_out(name, label, work, of=f"of at most {len(FACTORS) + REFINE} runs")
 
 
 def logged_run(one: Outcome, trace: str | None) -> Run:

@@ -202,14 +202,16 @@ def _sweep(outcomes: Sequence[Outcome], inputs: Inputs) -> None:
     if total > SWEEP_AT_ONCE:
         wanted = name_of([one.scenario for one in outcomes])
         if st.session_state.get("sim_sweep_wanted") != wanted:
-            st.markdown(f"Eight rates for each policy: about {8 * total:,} requests to simulate.")
+            st.markdown(
+                f"Eight rates for each policy and up to eight more around the knee: at most {16 * total:,} requests to simulate."
+            )
             st.button("Run the sweep", on_click=lambda: st.session_state.update(sim_sweep_wanted=wanted))
             return
     found = [(one, sweep(one.policy, one.scenario, inputs.trace)) for one in outcomes]
     _chart(charts.sweep_chart(found, slo=slo, ink=ink(), dark=dark()), "sweep")
     st.caption(
-        "The same requests, from a quarter to three times as fast. A diamond marks the knee: the fastest rate tried at which "
-        "95 % of what arrives meets the objective."
+        "The same requests, from a quarter to three times as fast, then closer around the knee until the gap is 2 %. A diamond "
+        "marks the knee: the fastest rate at which 95 % of what arrives meets the objective."
         + (
             ""
             if slo

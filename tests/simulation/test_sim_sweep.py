@@ -11,7 +11,7 @@ from capacity.simulate_cli import prepare, run_simulate, simulate
 from capacity.simulation.block_map import block_map
 from capacity.simulation.meters import Meter, Timeline
 from capacity.simulation.presets import preset
-from capacity.simulation.sweep import knee, sweep_rates
+from capacity.simulation.sweep import knee, miss, sweep_rates
 
 CHAT: dict[str, Any] = {
     "num_blocks": 1500,
@@ -37,8 +37,51 @@ def test_the_knee_lies_between_idle_and_overload() -> None:
     assert points[-1].goodput_rps < found.goodput_rps
 
 
-def test_a_sweep_can_be_stopped() -> None:
-    assert len(sweep_rates(CHAT, [1, 2, 4], progress=lambda share: share < 0.5)) == 2
+def test_the_knee_is_closed_in_on() -> None:
+    """Seats for 10 requests of exactly 2 s: five a second are served and no more."""
+    steady: dict[str, Any] = {
+        "num_blocks": 1000,
+        "max_num_seqs": 10,
+        "step_time": {"fixed_s": 0.01},
+        "slo": {"e2e_s": 2.3},
+        "workload": {
+            "arrival": {"process": "constant", "rate_rps": 1},
+            "prompt_tokens": 16,
+            "output_tokens": 200,
+            "num_requests": 2000,
+        },
+    }
+    coarse = sweep_rates(steady, [1, 2, 8])
+    fine = sweep_rates(steady, [1, 2, 8], refine=8)
+    assert knee(coarse) is not None and knee(coarse).rate_rps == pytest.approx(2, rel=0.01)
+    best, beyond = knee(fine), miss(fine)
+    assert best is not None and beyond is not None
+    assert best.rate_rps == pytest.approx(5, rel=0.021)
+    assert 1 < beyond.rate_rps / best.rate_rps < 1.021
+    assert [one.rate_rps for one in fine] == sorted(one.rate_rps for one in fine)
+    for only in (1, 64):  # all rates meet it, none does: the search goes on beyond what was given
+        found = sweep_rates(steady, [only], refine=12)
+        assert knee(found).rate_rps == pytest.approx(best.rate_rps, rel=0.03)
+
+
+def test_a_burst_has_no_rate_to_search() -> None:
+    together = {"requests": [{"arrival_s": 0, "prompt_tokens": 100, "output_tokens": 10}] * 3}
+    assert len(sweep_rates({**CHAT, "workload": together}, [1, 2], refine=8)) == 2
+
+
+def test_a_sweep_can_be_stopped_between_and_within_runs() -> None:
+    shares: list[float] = []
+
+    def until(limit: float) -> Any:
+        return lambda share: shares.append(share) or share < limit
+
+    assert len(sweep_rates(CHAT, [1, 2, 4], progress=until(2))) == 3
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert len(sweep_rates(CHAT, [1, 2, 4], progress=until(0.66))) == 1
+    long = {**CHAT, "workload": {**CHAT["workload"], "num_requests": 20_000}}
+    shares.clear()
+    assert sweep_rates(long, [1, 2, 4], progress=until(0.1)) == []
+    assert len(shares) < 6 and shares[-1] < 0.2
     loop = {**CHAT, "workload": {**CHAT["workload"], "arrival": {"process": "closed_loop", "users": 3}}}
     with pytest.raises(CapacityError, match="no arrival rate to sweep"):
         sweep_rates(loop, [1])
