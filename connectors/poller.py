@@ -20,6 +20,7 @@ from capacity.interval_steps import between, gone
 from capacity.intervals import Interval
 from capacity.telemetry import EngineSnapshot, TargetSnapshot, down
 from connectors.errors import ConnectorError
+from connectors.past import Past
 from connectors.ring import Ring
 
 MAX_BACKOFF_S = 60.0
@@ -33,12 +34,13 @@ SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 300, (6, 32)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollTarget:
     """A target: a name that is safe to show, and how to scrape it once (raises ConnectorError or answers
-    down).
+    down). ``past`` is what its server remembers, where it does.
     """
 
     name: str
     scrape: Callable[[], TargetSnapshot]
     demo: bool = False
+    past: Past | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,22 +334,41 @@ class Poller:
             ),
         )
 
-    def intervals(self, start_s: float) -> list[Interval]:
+    @property
+    def pasts(self) -> dict[str, Past]:
+        """Target name -> what its server remembers, of the targets whose server does."""
+        with self._lock:
+            return {name: s.target.past for name, s in self._states.items() if s.target.past is not None}
+
+    @property
+    def names(self) -> list[str]:
+        """The targets' names in the order they were given."""
+        with self._lock:
+            return list(self._states)
+
+    def intervals(self, start_s: float, *, target: str | None = None) -> list[Interval]:
         """What the rings hold of every engine since ``start_s``, by target, engine and time."""
         with self._lock:
             return [
                 interval
-                for state in self._states.values()
+                for name, state in self._states.items()
+                if target is None or name == target
                 for _, ring in sorted(state.rings.items())
                 for interval in ring.since(start_s)
             ]
 
-    def fine_since_s(self, step_s: float) -> float | None:
+    def fine_since_s(self, step_s: float, *, target: str | None = None) -> float | None:
         """The moment from which every engine's memory has steps of at most ``step_s``; None before a
         scrape.
         """
         with self._lock:
-            rings = [r.items for s in self._states.values() for r in s.rings.values() if r.items]
+            rings = [
+                r.items
+                for name, s in self._states.items()
+                if target is None or name == target
+                for r in s.rings.values()
+                if r.items
+            ]
         starts = []
         for items in rings:
             first = items[-1]

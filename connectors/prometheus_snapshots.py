@@ -168,6 +168,15 @@ def recent(
     return lines, found.notes
 
 
+def engine_name(where: str, label: str, *, alone: bool) -> str:
+    """An engine's name behind a Prometheus server: its place, with the engine label where it has several.
+
+    >>> engine_name("gpu-1:8000", "0", alone=True), engine_name("gpu-1:8000", "1", alone=False)
+    ('gpu-1:8000', 'gpu-1:8000/1')
+    """
+    return where if alone and where else f"{where}/{label}".lstrip("/")
+
+
 def combined(
     name: str, lines: Mapping[str, Sequence[TargetSnapshot]], *, time_s: float, notes: Sequence[str] = ()
 ) -> TargetSnapshot:
@@ -182,8 +191,8 @@ def combined(
         if not newest.up or newest.reason:
             away.append(f"{where}: {newest.reason}")
         for engine in newest.engines:
-            label = where if len(newest.engines) == 1 and where else f"{where}/{engine.engine}".lstrip("/")
-            engines.append(replace(engine, engine=label if len(lines) > 1 else engine.engine))
+            alone = len(newest.engines) == 1
+            engines.append(replace(engine, engine=engine_name(where, engine.engine, alone=alone)))
         for signal, reading in newest.shared.items():
             shared.setdefault(signal, reading)
     return TargetSnapshot(

@@ -166,7 +166,7 @@ def _names(group: _Group) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _labels_of(keys: Sequence[Key]) -> list[str]:
+def labels_of(keys: Sequence[Key]) -> list[str]:
     """A short name per key: the labels that differ; the engine label, or "0", where nothing differs."""
     varying = [i for i in range(len(IDENTITY)) if len({key[i] for key in keys}) > 1]
     if not varying:
@@ -211,7 +211,7 @@ def read(
     groups, others, met = _grouped(samples)
     specific, homeless = _settle(groups, met)
     split = [(name, part) for group in specific for name, part in _split_by_model(group, met)]
-    ids = _labels_of([part.key for _, part in split])
+    ids = labels_of([part.key for _, part in split])
     if len(set(ids)) < len(ids):
         ids = [f"{label}/{name}" for label, (name, _) in zip(ids, split, strict=True)]
     process_start = next((v for o, s in others.items() for _, _, v, _ in s if met[o].kind == "time"), None)

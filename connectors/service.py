@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from capacity.intervals import Interval
@@ -20,6 +20,7 @@ from connectors.errors import ConnectorError
 from connectors.history import History, HistoryError
 from connectors.http import HttpClient
 from connectors.live_view import LiveView, build
+from connectors.past import Past
 from connectors.poller import Poller, PollTarget, TargetView
 from connectors.scrape import client_for, scrape, snapshot_of
 from connectors.targets import Settings, Target, load, visitor_target
@@ -185,18 +186,51 @@ class LiveService:
         return self.shared("view", lambda: build(self.poller.views(), now_s=time.time()))
 
     def window(self, start_s: float, end_s: float, *, points: int = 300) -> list[Interval]:
-        """Intervals of the current targets: memory where it reaches, the history file before that."""
+        """Intervals of the current targets, by target, engine and time: memory where it is fine enough;
+        before that what a target's Prometheus server remembers, or the history file.
+        """
         step_s = max((end_s - start_s) / points, 2.5 * self.poller.interval_s)
-        fine_s = self.poller.fine_since_s(step_s)
-        border_s = end_s if fine_s is None else min(max(fine_s, start_s), end_s)
-        if border_s > start_s + step_s and self._history is not None:
-            names = [view.name for view in self.poller.views()]
+        borders = {name: self._border_s(name, start_s, end_s, step_s=step_s) for name in self.poller.names}
+        older = self._older(start_s, borders, step_s=step_s)
+        found: list[Interval] = []
+        for name in borders:
+            before = older.get(name, [])
+            found += before
+            since_s = max((i.end_s for i in before), default=start_s)
+            found += [i for i in self.poller.intervals(since_s, target=name) if i.end_s <= end_s]
+        return found
+
+    def _border_s(self, name: str, start_s: float, end_s: float, *, step_s: float) -> float:
+        fine_s = self.poller.fine_since_s(step_s, target=name)
+        return end_s if fine_s is None else min(max(fine_s, start_s), end_s)
+
+    def _older(
+        self, start_s: float, borders: Mapping[str, float], *, step_s: float
+    ) -> dict[str, list[Interval]]:
+        """Target -> what is known of it between ``start_s`` and its border."""
+        found: dict[str, list[Interval]] = {}
+        wanted = {name: border_s for name, border_s in borders.items() if border_s > start_s + step_s}
+        for name, past in self.poller.pasts.items():
+            if name in wanted and (remembered := past.window(start_s, wanted[name], step_s=step_s)):
+                found[name] = remembered
+        names = [name for name in wanted if name not in found]
+        if names and self._history is not None:
+            until_s = max(wanted[name] for name in names)
+            points = max(1, round((until_s - start_s) / step_s))
             with contextlib.suppress(HistoryError):
-                older = self._history.window(start_s, border_s, points=points, targets=names)
-                if older:
-                    recent = self.poller.intervals(border_s)
-                    return older + [i for i in recent if i.end_s <= end_s]
-        return [i for i in self.poller.intervals(start_s) if i.end_s <= end_s]
+                for one in self._history.window(start_s, until_s, points=points, targets=names):
+                    if one.end_s <= wanted[one.target] + step_s:
+                        found.setdefault(one.target, []).append(one)
+        return found
+
+    @property
+    def past_problems(self) -> list[str]:
+        """Why the past of a target cannot be read from its Prometheus server, one sentence each."""
+        return [
+            f"{name}: its past cannot be read from its server now: {past.problem}"
+            for name, past in self.poller.pasts.items()
+            if past.problem is not None
+        ]
 
     def shared(self, key: Hashable, compute: Callable[[], T], *, for_s: float = SHARE_S) -> T:
         """``compute()`` once for all who ask within ``for_s``, so that ten browsers cost as much as one."""
@@ -227,7 +261,8 @@ def poll_target(target: Target) -> PollTarget:
             clients.append(client_for(target))
         return scrape(target, client=clients[0])
 
-    return PollTarget(name=target.name, scrape=once, demo=target.demo)
+    past = Past(target) if target.kind == "prometheus" else None
+    return PollTarget(name=target.name, scrape=once, demo=target.demo, past=past)
 
 
 def demo_targets(pool: DemoPool) -> list[PollTarget]:

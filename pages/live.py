@@ -258,7 +258,7 @@ def panel(service: LiveService) -> None:
     frozen.compare(
         lambda start, end: service.window(start, end, points=POINTS), markers, utc=frame.utc, now_s=end_s
     )
-    sections.targets(view, service.history_problem)
+    sections.targets(view, service.history_problem, service.past_problems)
 
 
 def render() -> None:

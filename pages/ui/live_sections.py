@@ -296,7 +296,7 @@ def _latency(
     return charts.latency(title, frame, found, milliseconds=milliseconds)
 
 
-def targets(view: LiveView, history_problem: str | None) -> None:
+def targets(view: LiveView, history_problem: str | None, past_problems: Sequence[str] = ()) -> None:
     """What is asked, how it answers, and what asking costs it."""
     with st.expander("Targets and what watching costs them", key="live_targets"):
         lines = ["| Target | State | Last answer | One answer takes | Asked | Its time spent on us |"]
@@ -310,6 +310,7 @@ def targets(view: LiveView, history_problem: str | None) -> None:
                 f"{fmt.seconds(t.scrape_s)} | {t.slowed or every} | {fmt.percent(t.load.busy_share)} |"
             )
         lines += ["", f"Not kept: {history_problem}" if history_problem else "Every reading is kept."]
+        lines += [f"- {problem}" for problem in past_problems]
         notes = {f"{t.name}: {note}" for t in view.targets for note in t.notes}
         lines += [f"- {note}" for note in sorted(notes)]
         st.markdown("\n".join(lines))
