@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from capacity.catalog.relatives import as_relative, relative
+from capacity.catalog.relatives import as_relative, is_alias, relative
 from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.model import ModelSpec
@@ -54,6 +54,11 @@ def _short_names() -> dict[str, tuple[str, ...]]:
         for spelling in spellings:
             found.setdefault(spelling, []).append(model_id)
     return {name: tuple(ids) for name, ids in found.items()}
+
+
+@lru_cache(maxsize=1)
+def _ids() -> frozenset[str]:
+    return frozenset(model_id.lower() for model_id in _rows())
 
 
 def model_ids() -> tuple[str, ...]:
@@ -139,9 +144,15 @@ def _spec(model_id: str) -> ModelSpec:
 def model_spec(name: str) -> ModelSpec:
     """The model by id or short name. Raises CapacityError naming close matches.
 
+    A whole id ("Qwen/Qwen2.5-7B") of an alias is that release, with its own length; a short name is the row's.
+
     >>> model_spec("qwen3-32b").num_hidden_layers
     64
     """
+    if "/" in name and name.strip().lower() not in _ids() and is_alias(name):
+        found = _relative_spec(name)
+        if found is not None:
+            return found
     try:
         return _spec(find_model_id(name))
     except CapacityError as unknown:

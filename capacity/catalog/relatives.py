@@ -7,6 +7,7 @@ Left out: fine-tunes whose name does not hold their base's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from capacity.catalog.table import read_table
 from capacity.model import CheckpointQuantization, ModelSpec
@@ -55,6 +56,16 @@ def relative(name: str) -> Relative | None:
         max_position_embeddings=None,
         reason=reason,
     )
+
+
+@lru_cache(maxsize=1)
+def _aliases() -> frozenset[str]:
+    return frozenset(row["alias"].lower() for row in read_table("model_aliases"))
+
+
+def is_alias(name: str) -> bool:
+    """Whether the name without its organisation is an alias of the table, letter case aside."""
+    return name.strip().lower().split("/")[-1] in _aliases()
 
 
 def as_relative(spec: ModelSpec, name: str, found: Relative) -> ModelSpec:

@@ -21,6 +21,10 @@ from capacity.errors import CapacityError
         ("RedHatAI/Qwen2.5-7B-Instruct-fp8-dynamic", "Qwen/Qwen2.5-7B-Instruct", "fp8-channel", 32_768),
         ("Qwen/Qwen2.5-14B-Instruct-AWQ", "Qwen/Qwen2.5-14B-Instruct", "awq-int4-g128", 32_768),
         ("moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2-Instruct", "ct-int4-g32-sym", 262_144),
+        ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct", None, 131_072),
+        ("Qwen/QwQ-32B", "Qwen/Qwen2.5-32B-Instruct", None, 40_960),
+        ("RedHatAI/QwQ-32B-quantized.w4a16", "Qwen/Qwen2.5-32B-Instruct", "ct-int4-g128-sym", 40_960),
+        ("Qwen/Qwen2.5-3B-Instruct (bnb 4-bit)", "Qwen/Qwen2.5-3B-Instruct", "bnb-nf4", 32_768),
         ("llama-4-scout", "meta-llama/Llama-4-Scout-17B-16E-Instruct", None, 10_485_760),
     ],
 )
