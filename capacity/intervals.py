@@ -6,6 +6,8 @@ computed later. Ring buffers and the history file hold these. Left out: reading 
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,20 +143,38 @@ def _merged_state(states: Sequence[str]) -> str:
 
 
 def merge_histograms(deltas: Sequence[HistogramDelta]) -> HistogramDelta | None:
-    """The sum of ``deltas``; None when their bounds differ, since buckets cannot then be added.
+    """The sum of ``deltas``. Different bounds are merged on those that all share, where the number of
+    observations below is known exactly; None where they share none.
 
     >>> one = HistogramDelta(bounds=(1.0,), counts=(2, 1), sum=3.0)
     >>> merge_histograms([one, one]).counts
     (4, 2)
+    >>> other = HistogramDelta(bounds=(0.5, 1.0, 2.0), counts=(1, 3, 0, 1), sum=4.0)
+    >>> merge_histograms([one, other]).bounds, merge_histograms([one, other]).counts
+    ((1.0,), (6, 2))
     """
-    if not deltas or any(delta.bounds != deltas[0].bounds for delta in deltas):
+    if not deltas:
         return None
+    if any(delta.bounds != deltas[0].bounds for delta in deltas):
+        shared = set.intersection(*(set(delta.bounds) for delta in deltas))
+        if not shared:
+            return None
+        bounds = tuple(sorted(shared))
+        deltas = [_rebucketed(delta, bounds) for delta in deltas]
     sums = [delta.sum for delta in deltas]
     return HistogramDelta(
         bounds=deltas[0].bounds,
         counts=tuple(map(sum, zip(*(delta.counts for delta in deltas), strict=True))),
         sum=None if any(s is None for s in sums) else sum(s for s in sums if s is not None),
     )
+
+
+def _rebucketed(delta: HistogramDelta, bounds: tuple[float, ...]) -> HistogramDelta:
+    """The same observations in coarser buckets; ``bounds`` are some of the delta's own."""
+    counts = [0] * (len(bounds) + 1)
+    for bound, count in zip((*delta.bounds, math.inf), delta.counts, strict=True):
+        counts[bisect_left(bounds, bound)] += count
+    return HistogramDelta(bounds=bounds, counts=tuple(counts), sum=delta.sum)
 
 
 def merge(intervals: Sequence[Interval]) -> Interval:

@@ -180,13 +180,14 @@ def percentile(q: float, delta: HistogramDelta) -> Percentile | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySeries:
     """Percentiles per step over the merged engines. ``reason`` says why there is nothing, where there is
-    nothing.
+    nothing; ``note`` what the percentiles lost in merging.
     """
 
     times_s: tuple[float, ...]
     lines: Mapping[float, Line]
     counts: tuple[int, ...]
     reason: str | None = None
+    note: str | None = None
 
 
 def latency_series(
@@ -217,12 +218,24 @@ def latency_series(
             for q, line in zip(quantiles, found, strict=True)
         },
         counts=tuple(m.count if m is not None else 0 for m in merged),
-        reason="engines have different bucket bounds, so their percentiles cannot be merged"
+        reason="engines have different bucket bounds and share none, so their percentiles cannot be merged"
         if mixed
         else None,
+        note=_merge_note(bins.values(), merged),
     )
 
 
+def _merge_note(
+    bins: Iterable[Sequence[HistogramDelta]], merged: Iterable[HistogramDelta | None]
+) -> str | None:
+    if all(len({delta.bounds for delta in found}) < 2 for found in bins):
+        return None
+    fewest = min((len(m.bounds) for m in merged if m is not None), default=0)
+    if not fewest:
+        return None
+    return f"engines have different buckets: merged on the {fewest} bounds that all share"
+
+
 def merged(intervals: Iterable[Interval], signal: str) -> HistogramDelta | None:
-    """All observations of ``signal`` in the intervals; None when there are none or the bounds differ."""
+    """All observations of ``signal`` in the intervals; None when there are none or no bound is shared."""
     return merge_histograms([i.histograms[signal] for i in intervals if signal in i.histograms])

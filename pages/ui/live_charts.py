@@ -233,7 +233,7 @@ def latency(title: str, frame: Frame, series: LatencySeries, *, milliseconds: bo
         frame,
         series.times_s,
         named,
-        unit="ms" if milliseconds else "s",
+        unit=("ms" if milliseconds else "s") + (f" · {series.note}" if series.note else ""),
         factor=1000.0 if milliseconds else 1.0,
     )
     for entry in option["series"]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capacity.errors import CapacityError
 from capacity.intervals import HistogramDelta, Interval, merge, merge_histograms, thin
-from capacity.live_series import latency_series, percentile, pool_series
+from capacity.live_series import latency_series, merged, percentile, pool_series
 from capacity.telemetry import Histogram, quantile
 
 
@@ -73,9 +73,7 @@ def test_percentiles_of_a_pool_are_those_of_the_summed_buckets() -> None:
     assert found.counts == (12,) and found.lines[0.5] == (1.0,)
     other = replace(slow, histograms={"ttft_s": HistogramDelta(bounds=(7.0,), counts=(1, 0), sum=1.0)})
     mixed = latency_series([interval(5), other], "ttft_s", step_s=5.0)
-    assert (
-        mixed.lines[0.5] == (None,) and mixed.reason is not None and "different bucket bounds" in mixed.reason
-    )
+    assert mixed.lines[0.5] == (None,) and mixed.reason is not None and "share none" in mixed.reason
 
 
 deltas = st.lists(st.integers(0, 50), min_size=4, max_size=4).map(
@@ -109,3 +107,29 @@ def test_thinning_conserves_tokens_and_keeps_the_peak(usage: list[float], step_s
     assert sum(i.increments["generation_tokens"] or 0 for i in thinned) == pytest.approx(10.0 * len(usage))
     assert max(i.value("kv_usage_peak") or 0 for i in thinned) == pytest.approx(max(usage))
     assert sum(i.seconds for i in thinned) == pytest.approx(5.0 * len(usage))
+
+
+def test_different_buckets_are_merged_on_the_bounds_that_all_share() -> None:
+    fine = HistogramDelta(bounds=(0.1, 0.25, 0.5, 1.0), counts=(10, 20, 30, 40, 0), sum=60.0)
+    coarse = HistogramDelta(bounds=(0.25, 1.0, 4.0), counts=(50, 25, 20, 5), sum=90.0)
+    intervals = [
+        Interval(
+            target=name,
+            engine="0",
+            model_name="m",
+            end_s=1000.0,
+            seconds=5.0,
+            counted_s=5.0,
+            histograms={"ttft_s": delta},
+        )
+        for name, delta in (("a", fine), ("b", coarse))
+    ]
+    found = latency_series(intervals, "ttft_s", step_s=10.0, quantiles=(0.4, 0.8, 0.99))
+    # Up to 0.25 s: 30 + 50 of 200; up to 1.0 s: 100 + 75; the rest is above the highest shared bound.
+    assert found.lines == {0.4: (0.25,), 0.8: (pytest.approx(0.25 + 0.75 * 80 / 95),), 0.99: (1.0,)}
+    assert found.counts == (200,) and found.reason is None
+    assert found.note == "engines have different buckets: merged on the 2 bounds that all share"
+    total = merged(intervals, "ttft_s")
+    assert total is not None and total.counts == (80, 95, 25) and total.sum == 150.0
+    alone = latency_series(intervals[:1], "ttft_s", step_s=10.0)
+    assert alone.note is None
