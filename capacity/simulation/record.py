@@ -37,6 +37,7 @@ class Record:
     def __init__(self, count: int, *, log: bool = False) -> None:
         blank = array("d", [math.nan])
         self.count = count
+        self.closed = 0
         self.outcome = array("b", [UNSEEN]) * count
         self.reason = array("h", [0]) * count
         self.scheduled_s = blank * count
@@ -55,6 +56,7 @@ class Record:
 
     def close(self, request: int, outcome: int, reason: str, ticks: int) -> None:
         """A request leaves without its answer."""
+        self.closed += 1
         self.outcome[request] = outcome
         self.reason[request] = self.reason_code(reason)
         self.end_s[request] = ticks / _S

@@ -23,6 +23,7 @@ from capacity.simulation.step_time import TICKS_PER_S, to_ticks
 
 _S = float(TICKS_PER_S)
 _JUST = TICKS_PER_S // 1_000_000
+_BREATH = 2048
 
 
 class Rules(Protocol):
@@ -160,9 +161,10 @@ class Replica:
     def advance(self, limit: int) -> bool:
         """Carry out every step that starts before ``limit`` and every result due before it.
 
-        Returns True when it paused because a request left (``pause_on_finish``); call again to go on.
+        Returns True when it paused: because a request left (``pause_on_finish``), or for breath after many steps;
+        call again to go on.
         """
-        while True:
+        for _ in range(_BREATH):
             end = self.end
             if end is not None:
                 if end >= limit:
@@ -175,6 +177,7 @@ class Replica:
             if self.now >= limit:
                 return False
             self._begin(limit)
+        return True
 
     # -- one step ------------------------------------------------------------------------------------------------
 

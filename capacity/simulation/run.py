@@ -11,6 +11,10 @@ from capacity.simulation.replica import Replica
 from capacity.workload import Requests
 
 
+class Stopped(Exception):
+    """Whoever watches the run's progress does not want it any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
     """``users`` who each send their next request ``think_s`` after the answer to the last."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import count
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from capacity.simulation.fleet import Dispatcher, FleetSettings, Health
 from capacity.simulation.record import FINISHED, REJECTED, Event, Record
 from capacity.simulation.replica import Replica
 from capacity.simulation.rules import make_rules
-from capacity.simulation.run import ClosedLoop, Run
+from capacity.simulation.run import ClosedLoop, Run, Stopped
 from capacity.simulation.sequence import GONE, Prefix
 from capacity.simulation.sequence import Sequence as Live
 from capacity.simulation.settings import EngineSettings
@@ -31,8 +32,8 @@ END = 1 << 200
 
 
 class Simulation:
-    """Set up with settings, then ``run``. ``progress`` is called with the share of requests that have arrived
-    and may return False to cancel."""
+    """Set up with settings, then ``run``. ``progress`` is called again and again with the share of requests that
+    are through (answered, refused, given up) and may return False to cancel."""
 
     def __init__(
         self,
@@ -96,10 +97,13 @@ class Simulation:
             self._push(to_ticks(failure.at_s), "fail", failure)
         if self.fleet.autoscale:
             self._push(to_ticks(self.fleet.autoscale.check_s), "check", None)
-        if self.closed_loop:
-            self._run_closed_loop()
-        else:
-            self._run_open()
+        try:
+            if self.closed_loop:
+                self._run_closed_loop()
+            else:
+                self._run_open()
+        except Stopped:
+            self.cancelled = True
         now = max([engine.now for engine in self.engines], default=0)
         for engine in self.engines:
             engine.rules.close(engine)
@@ -121,12 +125,12 @@ class Simulation:
 
     def _run_open(self) -> None:
         requests = self.requests
-        count = len(requests)
-        chunk = 1 << 12
-        simple = not (self.policies or self.tracks or self.watches) and len(self.engines) == 1
-        simple = simple and not self.fleet.autoscale
-        for first in range(0, count, chunk):
-            last = min(first + chunk, count)
+        total = len(requests)
+        chunk = 1 << 10
+        plain = not (self.policies or self.tracks or self.watches or self.fleet.autoscale)
+        simple = plain and len(self.engines) == 1
+        for first in range(0, total, chunk):
+            last = min(first + chunk, total)
             ticks = [round(at * TICKS_PER_S) for at in self.arrival_s[first:last].tolist()]
             prompts = requests.prompt_tokens[first:last].tolist()
             outputs = requests.output_tokens[first:last].tolist()
@@ -142,7 +146,8 @@ class Simulation:
                 )
                 if simple:
                     engine = self.up[0]
-                    engine.advance(at)
+                    while engine.advance(at):
+                        self._pulse()
                     reason = engine.refuses(live)
                     if reason is None:
                         engine.submit(live, at)
@@ -151,9 +156,7 @@ class Simulation:
                 else:
                     self._until(at)
                     self._arrive(live, at)
-            if self.progress is not None and not self.progress(last / count):
-                self.cancelled = True
-                return
+            self._pulse()
         self._until(self.until)
 
     def _until(self, at: int) -> None:
@@ -162,9 +165,11 @@ class Simulation:
         while events and events[0][0] <= at:
             if at == self.until and self._over():
                 break
-            when, _, kind, what = heappop(events)
+            when, order, kind, what = heappop(events)
             self._advance(when)
             self._handle(when, kind, what)
+            if order % 512 == 0:
+                self._pulse()
         self._advance(at)
 
     def _over(self) -> bool:
@@ -175,9 +180,18 @@ class Simulation:
 
     def _advance(self, at: int) -> None:
         for engine in self.engines:
-            engine.advance(at)
+            while engine.advance(at):
+                self._pulse()
             if engine.departed:
                 self._notice(engine)
+
+    def _pulse(self) -> None:
+        """Tell how far the run is; raises Stopped when it is not wanted any more."""
+        if self.progress is None:
+            return
+        through = self.record.closed + sum(engine.meter.finished for engine in self.engines)
+        if not self.progress(min(through / max(len(self.requests), 1), 1.0)):
+            raise Stopped
 
     def _run_closed_loop(self) -> None:
         """Users send, wait, think, send; engines pause whenever somebody leaves."""
@@ -187,7 +201,9 @@ class Simulation:
             self._next_of_loop(self.first_ticks)
         for engine in self.engines:
             engine.pause_on_finish = True
-        while True:
+        for turn in count(1):
+            if turn % 512 == 0:
+                self._pulse()
             at = self.events[0][0] if self.events else END
             busy = [engine for engine in self.engines if not engine.idle]
             ahead = min(busy, key=lambda engine: engine.end or engine.now, default=None)
@@ -203,8 +219,6 @@ class Simulation:
                 return
             when, _, kind, what = heappop(self.events)
             self._handle(when, kind, what)
-
-    # -- events ----------------------------------------------------------------------------------------------------
 
     def _push(self, at: int, kind: str, what: object) -> None:
         self.sequence += 1
@@ -243,13 +257,6 @@ class Simulation:
         if number >= len(self.requests):
             return
         self.next_request += 1
-        if (
-            number % 1024 == 1023
-            and self.progress is not None
-            and not self.progress(number / len(self.requests))
-        ):
-            self.cancelled = True
-            self.next_request = len(self.requests)
         requests = self.requests
         self.arrival_s[number] = at / TICKS_PER_S
         prompt, output = int(requests.prompt_tokens[number]), int(requests.output_tokens[number])

@@ -25,7 +25,6 @@ KEPT = "sim_kept"
 CANCELLED = "sim_cancelled"
 MOST_KEPT = 24
 MOST_REQUESTS = 200_000
-MOST_CLOSED = 20_000
 SMALL = 200
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 REFINE = 8
@@ -70,7 +69,11 @@ class _Task(Generic[T]):
 
 
 def carried_out(
-    name: str, label: str, work: Callable[[Callable[[float], bool]], T], *, of: str = "of the requests are in"
+    name: str,
+    label: str,
+    work: Callable[[Callable[[float], bool]], T],
+    *,
+    of: str = "of the requests are through",
 ) -> T:
     """The work's result, kept under ``name``. Beyond half a second there is a bar with a cancel button.
 
@@ -131,12 +134,9 @@ def size_of(scenario: Mapping[str, Any], trace: str | None) -> int:
         count = given.get("num_requests", 1000)
     if not isinstance(count, int | float) or isinstance(count, bool):
         return 0
-    arrival = given.get("arrival")
-    closed = isinstance(arrival, Mapping) and arrival.get("process") == "closed_loop"
-    most = MOST_CLOSED if closed else MOST_REQUESTS
-    if count > most:
+    if count > MOST_REQUESTS:
         raise CapacityError(
-            f"the run has {count:,.0f} requests; this page carries {most:,}, the command line (python -m capacity "
+            f"the run has {count:,.0f} requests; this page carries {MOST_REQUESTS:,}, the command line (python -m capacity "
             "simulate) any number",
             field="workload.num_requests",
         )
