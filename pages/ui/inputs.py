@@ -164,14 +164,19 @@ def start_from(scenario: Mapping[str, Any]) -> None:
 def _seed() -> bool:
     """Once a visit (True): fill in an example, unless the link holds inputs, and put what was filled in into the link.
 
-    The release is always part of the link, so that an old link keeps its answer when newer rules are added.
+    The release is always part of the link, so that an old link keeps its answer when newer rules are added. A link
+    written by hand may name scenario keys as the command line does (``?model=llama-3.1-8b&gpu=h100``).
     """
     state = st.session_state
     if "plan_visit" in state:
         return False
     state["plan_visit"] = True
     given = {key for key in st.query_params if key.startswith(PREFIX)}
-    seeds = {} if given - {"plan_tab"} else to_texts(examples()[0].scenario)
+    by_hand = {key: st.query_params[key] for key in field_table() if key in st.query_params}
+    by_hand.pop("model_config", None)
+    for key in by_hand:
+        del st.query_params[key]
+    seeds = by_hand or ({} if given - {"plan_tab"} else to_texts(examples()[0].scenario))
     if f"{PREFIX}engine_version" not in given:
         seeds.setdefault("engine_version", known_releases()[0])
     if CONFIG_LINK in given:

@@ -101,6 +101,17 @@ def test_link_alone_gives_the_same_page() -> None:
     assert figures(found)["KV blocks"] == count(expected.pool.num_blocks)  # type: ignore[union-attr]
 
 
+def test_a_link_written_by_hand_takes_scenario_keys() -> None:
+    link = {"model": "gpt-oss-120b", "gpu": "h100", "max_model_len": "16K", "gpu_memory_utilization": "0.95"}
+    opened = AppTest.from_file(str(ROOT / "pages" / "plan.py"), default_timeout=30)
+    opened.query_params.update(link)
+    found = opened.run()
+    assert not found.exception
+    expected = plan(Scenario.parse({**link, "max_model_len": 16384, "gpu_memory_utilization": 0.95}))
+    assert figures(found)["KV blocks"] == count(expected.pool.num_blocks)  # type: ignore[union-attr]
+    assert in_link(found, "gpu_memory_utilization") == "0.95" and "gpu" not in found.query_params
+
+
 def test_link_without_release_is_pinned() -> None:
     found = page(model="Qwen/Qwen3-8B", gpu="h100-sxm")
     assert in_link(found, "engine_version") == "0.32.0"
