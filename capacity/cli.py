@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
+from capacity.hf_config.text import unique_keys
 from capacity.scenario import Scenario, field_table
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -152,7 +153,9 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
             f"{where} has more than {MAX_LINE:,} characters; expected a scenario of at most that"
         )
     try:
-        value = json.loads(text.removeprefix("\ufeff"))
+        value = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique_keys)
+    except CapacityError as error:
+        raise CapacityError(f"{where}: {error}", field=error.field) from None
     except RecursionError:
         raise CapacityError(f"{where} is nested too deeply; expected a JSON object") from None
     except ValueError as error:

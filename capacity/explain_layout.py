@@ -86,12 +86,15 @@ def _attention(plan: Plan, m: Attention, caches: tuple[LayerCache, ...], count: 
     planned = "" if cache.kind == m.kind else ", planned as full attention"
     replica = " (each rank keeps a replica)" if tensor > m.num_kv_heads else ""
     per_token = cache.page_bytes / cache.block_size
+    scale = plan.resolved.kv_format.scale_bytes
     return Equation(
         section=SECTION,
         name=f"Bytes per token and {KINDS[m.kind]} layer ({_layers(count)}{window}{planned})",
-        formula="max(1, KV heads // TP) x (K width + V width) x element bytes",
+        formula="max(1, KV heads // TP) x (K width + V width) x element bytes"
+        + (" + scales of K and V of each head" if scale else ""),
         values=f"max(1, {m.num_kv_heads} // {tensor}) = {heads}{replica}; "
-        f"{heads} x ({m.head_dim} + {m.v_head_dim}) x {element_text(_element(plan))}",
+        f"{heads} x ({m.head_dim} + {m.v_head_dim}) x {element_text(_element(plan))}"
+        + (f" + {heads} x 2 x {scale}" if scale else ""),
         result=bytes_text(per_token),
         source=PLANNER,
         value=per_token,
@@ -141,6 +144,9 @@ def _state(plan: Plan, m: RecurrentState, count: int) -> Equation:
     inner = f"{m.num_heads} x {m.head_dim}"
     taps = max(0, m.conv_kernel - 1) + (plan.inputs.num_speculative_tokens if m.conv_kernel > 1 else 0)
     dtype = plan.resolved.scenario.mamba_ssm_cache_dtype or m.state_dtype or "the model dtype"
+    dtype = {"kda": "float32", "lightning": "the model dtype", "short_conv": "the model dtype"}.get(
+        m.kind, dtype
+    )
     return Equation(
         section=SECTION,
         name=f"State of one {m.kind.replace('_', ' ')} layer and request ({_layers(count)})",

@@ -46,14 +46,16 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvFormat:
-    """A KV-cache format: ``element_bytes`` per number, or ``record_bytes`` per token and layer (MLA
-    layouts).
+    """A KV-cache format: ``element_bytes`` per number, or ``record_bytes`` per token and layer (MLA layouts).
+
+    ``scale_bytes``: what each head keeps beside its K, and again beside its V, for every token.
     """
 
     id: str
     name: str
     element_bytes: float | None
     record_bytes: int | None
+    scale_bytes: int
     min_hardware: str
     source: str
     notes: str
@@ -97,6 +99,7 @@ def kv_formats() -> dict[str, KvFormat]:
             name=row["name"],
             element_bytes=float(row["element_bytes"]) if row["element_bytes"] else None,
             record_bytes=int(row["record_bytes"]) if row["record_bytes"] else None,
+            scale_bytes=int(row["scale_bytes"] or 0),
             min_hardware=row["min_hardware"],
             source=row["source"],
             notes=row["notes"],

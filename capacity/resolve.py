@@ -27,6 +27,11 @@ MLA_BLOCK_SIZE = {9: 64, 10: 64, 12: 64}
 DEFAULT_BLOCK_SIZE = 16
 V0_CHUNKED_FROM = 32_768
 LENGTH_WITHOUT_LIMIT = 2048
+SERVED_DTYPES = ("bfloat16", "float16")
+LONGROPE_TRAINED_FROM = (0, 11, 1)
+# Decode context parallel beside recurrent state: last release known to refuse it, first known to take it.
+STATE_CONTEXT_REFUSED = (0, 20, 2)
+STATE_CONTEXT_FROM = (0, 29, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +112,10 @@ def resolve(scenario: Scenario) -> Resolved:
         )
         taken.append(_assume("weight_format", f"{weight_format.id} ({weight_format.name})", origin))
     kv_dtype, kv_format = _kv(scenario, spec, taken)
-    dtype = scenario.dtype or spec.dtype
-    model_dtype_bytes = dtype_bytes(dtype, "dtype")
+    model_dtype_bytes = dtype_bytes(_dtype(scenario, spec, taken), "dtype")
     if kv_dtype.lower() == "auto":
         kv_format = replace(kv_format, element_bytes=float(model_dtype_bytes))
-    max_model_len = _length(scenario, spec, taken)
+    max_model_len = _length(scenario, spec, release, taken)
     block = _block_size(scenario, spec, gpu, release, taken)
     seats, tokens = _scheduler(scenario, spec, release, gpu, total_bytes, max_model_len, taken)
     utilization = scenario.gpu_memory_utilization
@@ -147,6 +151,8 @@ def resolve(scenario: Scenario) -> Resolved:
     if release.kv.concurrent_steps_counted:
         steps = (1 if asynchronous else 0) + parallel.pipeline
     hybrid = not scenario.disable_hybrid_kv_cache_manager and release.runner == "v1"
+    if parallel.decode_context > 1:
+        warnings.extend(_check_decode_context(spec, release, hybrid))
     return Resolved(
         scenario=scenario,
         spec=spec,
@@ -203,7 +209,7 @@ def _kv(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> tuple[s
         own = spec.quantization.kv_cache_dtype if spec.quantization else None
         dtype = own or "auto"
         why = "the checkpoint's own KV format" if own else "auto: the model's dtype"
-        taken.append(_assume("kv_cache_dtype", own or scenario.dtype or spec.dtype, why))
+        taken.append(_assume("kv_cache_dtype", own or scenario.dtype or _served_dtype(spec), why))
     fmt = resolve_kv_format(dtype)
     sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.kinds())
     if sparse and fmt.id == "kv-fp8":
@@ -214,8 +220,55 @@ def _kv(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> tuple[s
     return dtype or "auto", fmt
 
 
-def _length(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> int:
+def _served_dtype(spec: ModelSpec) -> str:
+    """What the engine's dtype "auto" takes: the checkpoint's where it is 16 bit, else bfloat16."""
+    return spec.dtype if spec.dtype in SERVED_DTYPES else SERVED_DTYPES[0]
+
+
+def _dtype(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> str:
+    if scenario.dtype is not None:
+        return scenario.dtype
+    served = _served_dtype(spec)
+    if served != spec.dtype:
+        why = f"the engine's dtype auto takes {served} where the config says {spec.dtype}"
+        if spec.dtype == "float32":
+            why += "; set dtype to keep it"
+        taken.append(_assume("dtype", served, why))
+    return served
+
+
+def _check_decode_context(spec: ModelSpec, release: EngineRelease, hybrid: bool) -> list[str]:
+    """Refuses what the engine's start-up asserts forbid beside decode context parallel; the rest is a warning."""
+    windowed = any(
+        isinstance(m, Attention) and m.window is not None and not m.shares_kv for m in spec.kinds()
+    )
+    if windowed and hybrid:
+        raise CapacityError(
+            "decode_context_parallel_size above 1 does not work with sliding-window layers; "
+            "expected 1, or disable_hybrid_kv_cache_manager, which keeps every token",
+            field="decode_context_parallel_size",
+        )
+    if spec.has_state and release.version <= STATE_CONTEXT_REFUSED:
+        raise CapacityError(
+            f"decode_context_parallel_size above 1 does not work with recurrent state in release {release.asked}; "
+            "expected 1",
+            field="decode_context_parallel_size",
+        )
+    if spec.has_state and release.version < STATE_CONTEXT_FROM:
+        return [
+            "decode context parallel beside recurrent state is refused up to 0.20.2 and works in 0.29; "
+            f"whether {release.asked} starts with it is not known"
+        ]
+    return []
+
+
+def _length(scenario: Scenario, spec: ModelSpec, release: EngineRelease, taken: list[Assumption]) -> int:
     limit = spec.max_position_embeddings
+    trained = int(spec.extra.get("longrope_length", 0))
+    if scenario.max_model_len is None and trained and release.version >= LONGROPE_TRAINED_FROM:
+        why = "LongRoPE: the engine takes the trained length unless a longer one is asked for (0.11.1 and newer)"
+        taken.append(_assume("max_model_len", f"{trained:,}", why))
+        return trained
     if scenario.max_model_len is None:
         if limit is None:
             why = "the config states no limit: the engine assumes this"

@@ -13,7 +13,7 @@ from capacity.concurrency import Concurrency, prompt_of
 from capacity.kv_cache.grouping import Grouping
 from capacity.kv_cache.layout import KERNEL_BLOCK, CacheLayout
 from capacity.kv_cache.pool import Pool
-from capacity.memory_terms import StageBills
+from capacity.memory_terms import StageBills, weights_of
 from capacity.resolve import Resolved
 from capacity.units import GIB, gib
 
@@ -192,6 +192,13 @@ def warnings_of(
             f"it does not raise the requests that run at once{hybrid}"
         )
     out.extend(_workload_warnings(r))
+    if s.cpu_offload_gib:
+        whole = s.weights_gib or weights_of(r).worst.total / GIB
+        if s.cpu_offload_gib > whole:
+            out.append(
+                f"cpu_offload_gib {s.cpu_offload_gib:g} is more than the {whole:.2f} GiB of weights per GPU: all of them "
+                "are counted in host memory, the rest of the figure has no effect"
+            )
     old = too_old(r)
     if old is not None:
         out.append(old)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from capacity.hf_config.families import GENERIC, choose_family
+from capacity.hf_config.families import GENERIC, choose_family, for_config
 from capacity.hf_config.form import spec_from_form
 from capacity.hf_config.layers import build_layers, build_mtp, expand_blocks, per_layer_embeddings
+from capacity.hf_config.lengths import longest_request, longrope_length
 from capacity.hf_config.quantization import read_quantization
 from capacity.hf_config.reader import Reader
-from capacity.hf_config.sections import language_section, vision_section
+from capacity.hf_config.sections import language_section, uncounted, vision_section, with_class_defaults
 from capacity.hf_config.text import checked_object, config_from_text
 from capacity.hf_config.vision import encoder
 from capacity.model import ModelSpec
@@ -59,16 +60,20 @@ def parse_config(
         encoder_decoder=bool(section.get("is_encoder_decoder") or config.get("is_encoder_decoder")),
         accept_upper_bound=accept_upper_bound,
     )
+    section, filled = with_class_defaults(section, name, model_type)
+    family = for_config(family, section)
     section = expand_blocks(section, name)
     reader = Reader(section, name=name, defaults=family.defaults)
     vocab, hidden = reader.required("vocab_size"), reader.required("hidden_size")
-    layers = build_layers(reader, family)
+    upper_bound = family.family == GENERIC or bool(family.unknown_kv and accept_upper_bound)
+    layers = build_layers(reader, family, upper_bound=upper_bound)
     mtp = build_mtp(reader, family, layers)
     quantization, notes = read_quantization(section, name=name)
     dtype, dtype_notes = _dtype(reader)
     tie = reader.flag("tie_word_embeddings")
     final = 0 if family.defaults.get("no_final_norm") else hidden * (2 if family.norm_bias else 1)
     longest = reader.integer("max_position_embeddings")
+    trained = longrope_length(reader)
     vision, vision_name = vision_section(config, wrappers)
     tower = None
     if vision is not None:
@@ -79,7 +84,9 @@ def parse_config(
             outer_type=str(config.get("model_type") or ""),
             top=config,
         )
-    upper_bound = family.family == GENERIC or bool(family.unknown_kv and accept_upper_bound)
+    notes += filled + uncounted(
+        config, wrappers, vision_name if tower is not None and not tower.parameters else ""
+    )
     if family.family == GENERIC:
         notes += ("unknown architecture, planned as an upper bound: every layer full attention",)
     learned = family.position.startswith("learned")
@@ -90,7 +97,7 @@ def parse_config(
         hidden_size=hidden,
         vocab_size=vocab,
         num_attention_heads=_query_heads(reader, layers),
-        max_position_embeddings=_scaled_length(reader, longest),
+        max_position_embeddings=longest_request(reader),
         tie_word_embeddings=family.tie if tie is None else tie,
         dtype=dtype,
         layers=layers,
@@ -110,7 +117,7 @@ def parse_config(
         kv_layout_known=not family.unknown_kv,
         kv_layout_reason=family.unknown_kv or None,
         norm_parameters=final,
-        extra={"family": family.family},
+        extra={"family": family.family} | ({"longrope_length": str(trained)} if trained else {}),
     )
 
 
@@ -125,24 +132,6 @@ def _architectures(own: Reader, top: Reader) -> tuple[str, ...]:
     for reader in (own, top):
         found += [_printable(item) for item in reader.listed("architectures") or ()]
     return tuple(dict.fromkeys(found))
-
-
-# Kinds of RoPE scaling whose stated limit already holds; the engine multiplies the others' by their factor.
-UNSCALED = ("su", "longrope", "llama3", "default", "mrope", "proportional")
-
-
-def _scaled_length(reader: Reader, longest: int | None) -> int | None:
-    """The longest request that the engine allows: the stated limit times the RoPE factor, with YaRN the original's."""
-    rope = reader.section.get("rope_scaling") or reader.section.get("rope_parameters")
-    if longest is None or not isinstance(rope, Mapping) or "gemma3" in (reader.text("model_type") or ""):
-        return longest
-    kind = rope.get("rope_type") or rope.get("type")
-    scaling = Reader(rope, name=reader.path("rope_scaling"))
-    factor = scaling.number("factor")
-    if not isinstance(kind, str) or kind in UNSCALED or not factor:
-        return longest
-    base = scaling.integer("original_max_position_embeddings", low=1) if kind == "yarn" else None
-    return max(1, int((base or longest) * factor))
 
 
 def _dtype(reader: Reader) -> tuple[str, tuple[str, ...]]:

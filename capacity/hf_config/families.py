@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -142,6 +142,14 @@ def choose_family(
         f"architecture {label[:60]!r} has no rule here{hint}; missing: which layers keep which cache. "
         "An upper bound with every layer as full attention can be accepted"
     )
+
+
+def for_config(family: Family, section: Mapping[str, Any]) -> Family:
+    """The family with ``unknown_kv`` set where the config switches something on that has no rule (``no_rule_for``)."""
+    for key, reason in family.defaults.get("no_rule_for", {}).items():
+        if section.get(key):
+            return replace(family, unknown_kv=reason)
+    return family
 
 
 def _stem(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from capacity.errors import ConfigError
 from capacity.hf_config.families import Family
 from capacity.hf_config.kinds import layer_kinds
-from capacity.hf_config.mixers import attention, heads, latent_attention, state
+from capacity.hf_config.mixers import attention, every_head, heads, latent_attention, state
 from capacity.hf_config.mlps import mlp_plan
 from capacity.hf_config.reader import Reader
 from capacity.model import Attention, DenseMlp, Layer, Mixer, MoeMlp, RecurrentState
@@ -27,13 +27,16 @@ class Mtp:
     embedding_parameters: int = 0
 
 
-def build_layers(reader: Reader, family: Family) -> tuple[Layer, ...]:
-    """Every decoder layer in order. Raises ConfigError that names the field at fault."""
+def build_layers(reader: Reader, family: Family, *, upper_bound: bool = False) -> tuple[Layer, ...]:
+    """Every decoder layer in order. Raises ConfigError that names the field at fault.
+
+    ``upper_bound``: low-rank attention counts as full attention that keeps every head's K and V.
+    """
     layers = _layer_count(reader)
     hidden = reader.required("hidden_size")
     kinds = layer_kinds(reader, family, layers)
     mlps = mlp_plan(reader, family, layers, kinds)
-    latent = latent_attention(reader) if reader.spelling("kv_lora_rank") else None
+    latent = latent_attention(reader, family) if reader.spelling("kv_lora_rank") else None
     needs_heads = latent is None and any(kind not in ("state", "mlp", "moe") for kind in kinds)
     query, kv = heads(reader, family, layers) if needs_heads else ([None] * layers, [None] * layers)
     shared = reader.integer("num_kv_shared_layers", low=0, high=layers - 1) or 0
@@ -46,7 +49,7 @@ def build_layers(reader: Reader, family: Family) -> tuple[Layer, ...]:
             shares = shared > 0 and index >= layers - shared
             key = (kind, query[index], kv[index])
             if latent is not None:
-                mixers.append(latent)
+                mixers.append(every_head(latent) if upper_bound else latent)
             elif query[index] and kv[index]:
                 if key not in made:
                     made[key] = attention(

@@ -107,9 +107,26 @@ def attention(reader: Reader, family: Family, *, kind: str, query_heads: int, kv
     )
 
 
-def latent_attention(reader: Reader) -> LatentAttention:
+def every_head(mixer: LatentAttention) -> Attention:
+    """Low-rank attention on an engine that keeps every head's K and V in place of the latent, V padded to K's width."""
+    width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+    return Attention(
+        kind="full",
+        num_heads=mixer.num_heads,
+        num_kv_heads=mixer.num_heads,
+        head_dim=width,
+        v_head_dim=max(width, mixer.v_head_dim),
+        q_lora_rank=mixer.q_lora_rank,
+    )
+
+
+def latent_attention(reader: Reader, family: Family) -> LatentAttention:
     """MLA, with the indexer where the config has one. Raises ConfigError that names the missing rank."""
     rank = reader.required("kv_lora_rank")
+    count = reader.required("num_attention_heads")
+    value = reader.integer("v_head_dim")
+    if value is None and family.defaults.get("v_from_hidden"):
+        value = reader.required("hidden_size") // count
     index_dim = reader.integer("index_head_dim", low=1)
     indexer = None
     if index_dim is not None:
@@ -119,11 +136,11 @@ def latent_attention(reader: Reader) -> LatentAttention:
             topk=reader.integer("index_topk", low=1) or 2048,
         )
     return LatentAttention(
-        num_heads=reader.required("num_attention_heads"),
+        num_heads=count,
         kv_lora_rank=rank,
         qk_rope_head_dim=reader.required("qk_rope_head_dim"),
         qk_nope_head_dim=reader.required("qk_nope_head_dim"),
-        v_head_dim=reader.required("v_head_dim"),
+        v_head_dim=reader.required("v_head_dim") if value is None else value,
         q_lora_rank=reader.integer("q_lora_rank"),
         indexer=indexer,
     )
@@ -186,7 +203,6 @@ def state(reader: Reader, family: Family) -> Mixer:
         return RecurrentState(
             kind="lightning", num_heads=count, head_dim=width, state_size=width, num_groups=count,
             conv_kernel=0,
-            state_dtype="float32",
         )  # fmt: skip
     if family.state == "short_conv":
         kernel = _first(reader, "conv_L_cache") or 3
@@ -196,7 +212,8 @@ def state(reader: Reader, family: Family) -> Mixer:
         )  # fmt: skip
     if family.state == "mamba1":
         expand = _first(reader, "mamba_expand", "expand") or 2
-        inner = _first(reader, "mamba_intermediate_size") or expand * hidden
+        stated = "intermediate_size" if family.defaults.get("pure_state") else "mamba_intermediate_size"
+        inner = _first(reader, stated) or expand * hidden
         rank = reader.raw("mamba_dt_rank") or reader.raw("time_step_rank")
         return RecurrentState(
             kind="mamba1",

@@ -16,14 +16,12 @@ def mlp_plan(reader: Reader, family: Family, layers: int, kinds: list[str]) -> l
     """The MLP of every layer. Raises ConfigError that names a missing width."""
     experts = _experts(reader, family, layers)
     moe = _moe_layers(reader, family, layers) if experts else [False] * layers
+    if family.defaults.get("pure_state"):
+        return [None] * layers
     widths = _dense_widths(reader, family, layers, needed=not all(moe) and "mlp" not in kinds)
     result: list[DenseMlp | MoeMlp | None] = []
     for index in range(layers):
-        if (
-            family.norms == "1"
-            and family.state
-            and family.family in ("nemotron_h", "mamba", "mamba2", "falcon_mamba")
-        ):
+        if family.norms == "1" and family.state and family.family == "nemotron_h":
             wanted = {"moe": True, "mlp": False}.get(kinds[index])
             if wanted is None:
                 result.append(None)

@@ -5,10 +5,14 @@ Left out: speech and image generators, whose text part is no causal language mod
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
+from capacity.catalog.table import read_table
 from capacity.errors import ConfigError
+from capacity.hf_config.reader import names
 
 TEXT_SECTIONS = (
     "text_config", "llm_config", "language_config", "language_model_config", "lm_config", "thinker_config",
@@ -19,6 +23,11 @@ INHERITED = (
     "tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "max_position_embeddings",
     "vocab_size",
     "compression_config",
+)  # fmt: skip
+# Parts of a checkpoint beside the language model and its vision tower, whose weights no rule here counts.
+OTHER_PARTS = (
+    "audio_config", "audio_encoder_config", "audio_processor", "speech_config", "sound_config", "embd_layer",
+    "vision_lora", "speech_lora", "talker_config", "code2wav_config", "token2wav_config",
 )  # fmt: skip
 
 
@@ -63,3 +72,45 @@ def vision_section(
             if isinstance(holder.get(key), Mapping):
                 return holder[key], key
     return None, ""
+
+
+@lru_cache(maxsize=1)
+def _class_defaults() -> dict[str, tuple[dict[str, Any], str]]:
+    return {
+        row["model_type"]: (json.loads(row["defaults"]), row["source"])
+        for row in read_table("class_defaults")
+    }
+
+
+def with_class_defaults(
+    section: dict[str, Any], name: str, model_type: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A wrapper's sub-config with what it leaves out because its class has that value, and a note that names it.
+
+    A config of its own (``name`` "") is left as it is: there a missing field is a fault.
+    """
+    if not name or model_type not in _class_defaults():
+        return section, ()
+    defaults, source = _class_defaults()[model_type]
+    known = names()
+    taken = {
+        field: value
+        for field, value in defaults.items()
+        if not any(alias in section for alias in (known[field].aliases if field in known else (field,)))
+    }
+    if not taken:
+        return section, ()
+    listed = ", ".join(f"{field} {value:,}" for field, value in taken.items())
+    return {**section, **taken}, (f"{name} leaves out what {source} has by default: {listed}",)
+
+
+def uncounted(
+    config: Mapping[str, Any], wrappers: list[Mapping[str, Any]], empty_tower: str
+) -> tuple[str, ...]:
+    """A note on the parts whose weights are not in the count. ``empty_tower``: a vision section without widths."""
+    found = [key for key in OTHER_PARTS if any(holder.get(key) for holder in (config, *wrappers))]
+    if empty_tower:
+        found.insert(0, empty_tower)
+    if not found:
+        return ()
+    return (f"the weights of {', '.join(found)} are not counted: add them by weights_gib or parameters",)

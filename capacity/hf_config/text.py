@@ -16,6 +16,17 @@ MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
 
 
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object's pairs as a dict. Raises ConfigError that names a key written twice: which one holds is a guess."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        shown = twice[:60] if twice.isprintable() else json.dumps(twice[:60])
+        raise ConfigError(f"the key {shown!r} is written twice in one object; expected it once", field=shown)
+    return found
+
+
 def config_from_text(text: str) -> dict[str, Any]:
     """The JSON object in ``text``. Raises ConfigError: too long, HTML, not JSON, not an object, nested too
     deeply.
@@ -28,7 +39,9 @@ def config_from_text(text: str) -> dict[str, Any]:
     if start[0] == "<":
         raise ConfigError("the config is an HTML or XML page; expected the JSON object of config.json")
     try:
-        value = json.loads(start)
+        value = json.loads(start, object_pairs_hook=unique_keys)
+    except ConfigError:
+        raise
     except RecursionError:
         raise ConfigError(f"the config is nested too deeply; expected at most {MAX_DEPTH} levels") from None
     except json.JSONDecodeError as error:

@@ -51,7 +51,8 @@ def group_layers(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
     if not layers:
         raise CapacityError("the model has no layer that keeps a cache", field="model_config")
     kinds = list(dict.fromkeys(layers))
-    same_rule = all(kind.plans_as_full for kind in kinds)
+    windows = {(kind.kind, kind.window) for kind in kinds}
+    same_rule = all(kind.plans_as_full for kind in kinds) or (len(windows) == 1 and kinds[0].window > 0)
     if same_rule and len(kinds) > 1 and any(k.kind == "indexer" for k in kinds) and not rules.indexer_cache:
         raise CapacityError(
             f"release {rules.release} has no sparse-attention indexer cache; it needs 0.11 or newer",

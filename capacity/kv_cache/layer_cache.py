@@ -34,16 +34,19 @@ class LayerCache:
 
 
 def attention_page_bytes(
-    *, block_size: int, kv_heads: int, head_dim: int, v_head_dim: int, elem_bytes: float
+    *, block_size: int, kv_heads: int, head_dim: int, v_head_dim: int, elem_bytes: float, scale_bytes: int = 0
 ) -> int:
     """Bytes of one block of one attention layer on one GPU: block_size x kv_heads x (K + V widths) x element.
+
+    ``scale_bytes``: beside each K and each V of a head, in formats with a scale per token and head.
 
     Llama-3.1-8B, block of 16, 16-bit:
 
     >>> attention_page_bytes(block_size=16, kv_heads=8, head_dim=128, v_head_dim=128, elem_bytes=2)
     65536
     """
-    return int(block_size * kv_heads * (head_dim + v_head_dim) * elem_bytes)
+    elements = int(block_size * kv_heads * (head_dim + v_head_dim) * elem_bytes)
+    return elements + 2 * block_size * kv_heads * scale_bytes
 
 
 def kv_heads_per_gpu(num_kv_heads: int, tensor_parallel_size: int) -> int:

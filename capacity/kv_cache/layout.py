@@ -6,7 +6,7 @@ reference runs and for public start-up logs. Left out: encoder-decoder cross att
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capacity.engine import EngineRelease
 from capacity.errors import CapacityError
@@ -82,6 +82,10 @@ def layout(spec: ModelSpec, settings: CacheSettings) -> CacheLayout:
             state_page = block * per_token
         else:
             state_page = largest_state
+    full = any(isinstance(m, LatentAttention) or getattr(m, "kind", "") == "full" for m in mixers)
+    if not (full or states or settings.hybrid_manager) and settings.release.runner == "v1":
+        # the switch turns windows into full attention beside full layers only
+        settings = replace(settings, hybrid_manager=True)
     caches: dict[Mixer, tuple[LayerCache, ...]] = {}
     for mixer in mixers:
         caches[mixer] = _caches(mixer, settings, block, state_page)
@@ -140,7 +144,8 @@ def _bytes_per_token(mixer: Mixer, settings: CacheSettings) -> int:
         return latent_row_bytes(mixer, settings)
     if isinstance(mixer, Attention) and not mixer.shares_kv:
         heads = kv_heads_per_gpu(mixer.num_kv_heads, settings.tensor)
-        return int(heads * (mixer.head_dim + mixer.v_head_dim) * _element_bytes(settings))
+        scales = 2 * heads * settings.kv_format.scale_bytes
+        return int(heads * (mixer.head_dim + mixer.v_head_dim) * _element_bytes(settings)) + scales
     return 0
 
 
@@ -162,6 +167,7 @@ def _caches(mixer: Mixer, settings: CacheSettings, block: int, state_page: int) 
         head_dim=mixer.head_dim,
         v_head_dim=mixer.v_head_dim,
         elem_bytes=_element_bytes(settings),
+        scale_bytes=settings.kv_format.scale_bytes,
     )
     kind = mixer.kind
     if kind == "full" or not settings.hybrid_manager or mixer.window is None:

@@ -15,6 +15,7 @@ from capacity.units import ceil_div
 if TYPE_CHECKING:
     from capacity.kv_cache.layout import CacheSettings
 
+KDA_STATE_BYTES = 4  # always float32, whatever mamba_ssm_cache_dtype says (kda_state_dtype of the engine)
 DTYPE_BYTES = {
     "float32": 4,
     "float": 4,
@@ -50,11 +51,7 @@ def state_bytes(mixer: RecurrentState, settings: CacheSettings) -> int:
     if mixer.kind == "mamba1":
         return (window * inner // tp) * conv_bytes + inner // tp * mixer.state_size * ssm_bytes
     if mixer.kind == "mamba2":
-        groups = (
-            mixer.num_groups if mixer.num_groups % tp == 0 else mixer.num_groups + tp - mixer.num_groups % tp
-        )
-        if mixer.num_groups == 1:
-            groups = tp
+        groups = mixer.num_groups if mixer.num_groups % tp == 0 else tp
         channels = (inner + 2 * groups * mixer.state_size) // tp
         return spec_window * channels * conv_bytes + inner // tp * mixer.state_size * ssm_bytes
     if mixer.kind == "gated_delta_net":
@@ -62,9 +59,7 @@ def state_bytes(mixer: RecurrentState, settings: CacheSettings) -> int:
         return spec_window * channels * conv_bytes + inner // tp * mixer.state_size * ssm_bytes
     if mixer.kind == "kda":
         channels = (2 * mixer.num_heads * mixer.state_size + inner) // tp
-        return spec_window * channels * conv_bytes + inner // tp * mixer.state_size * (
-            ssm_bytes if asked else 4
-        )
+        return spec_window * channels * conv_bytes + inner // tp * mixer.state_size * KDA_STATE_BYTES
     if mixer.kind == "lightning":
-        return ceil_div(inner, tp) * mixer.state_size * ssm_bytes
+        return ceil_div(inner, tp) * mixer.state_size * conv_bytes
     return window * ceil_div(inner, tp) * conv_bytes

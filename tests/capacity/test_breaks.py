@@ -11,7 +11,7 @@ import pytest
 from capacity.catalog import model_spec
 from capacity.cli import main
 from capacity.errors import CapacityError
-from capacity.hf_config import parse_config
+from capacity.hf_config import parse_config, parse_config_text
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import plan
 from capacity.scenario import Scenario
@@ -340,3 +340,29 @@ def test_formats_that_a_card_is_too_old_for_are_said_and_not_offered() -> None:
     fixes = answer(gpu="t4")["fixes"]
     assert fixes and not any(fix["changes"].get("weight_format") == "fp8" for fix in fixes)
     assert found("cheapest", 1, max_model_len=1024).plan.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{"model":"llama-3.1-8b","model":"qwen3-8b"}', "'model'"),
+        ('{"model_config":{"hidden_size":8,"hidden_size":4096}}', "'hidden_size'"),
+        ('{"max_model_len":1,"model":"x","max_model_len":2}', "'max_model_len'"),
+    ],
+)
+def test_a_key_written_twice_is_refused_by_its_name(
+    text: str, named: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scenario.json"
+    file.write_text(text)
+    assert main(["plan", "--scenario", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and f"the key {named} is written twice" in said.err and said.err.count("\n") == 1
+    out = io.StringIO()
+    assert main(["plan", "--jsonl"], stdin=io.StringIO(text + "\n"), stdout=out) == 0
+    assert f"line 1: the key {named} is written twice" in json.loads(out.getvalue())["error"]
+
+
+def test_a_config_with_a_key_written_twice_is_refused() -> None:
+    with pytest.raises(CapacityError, match="'vocab_size' is written twice"):
+        parse_config_text('{"model_type":"llama","vocab_size":1,"vocab_size":2}')
