@@ -99,11 +99,12 @@ class PlanInputs:
         return values
 
 
-def sidebar() -> PlanInputs:
-    """Draw the controls and return what they hold."""
+def sidebar(*, start_bar: bool = True) -> PlanInputs:
+    """Draw the controls and return what they hold. ``start_bar``: examples and reset at the top."""
     fresh = _seed()
     with st.sidebar:
-        _start_bar()
+        if start_bar:
+            _start_bar()
         for group in GROUPS:
             with st.expander(
                 _summary(group, from_link=fresh), expanded=group == "model", key=f"plan_fold_{group}"

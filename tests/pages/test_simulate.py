@@ -147,6 +147,9 @@ def test_plan_gives_pool_and_steps() -> None:
     )  # fmt: skip
     assert "requests/s finished" in said(found)
     assert found.selectbox(key="plan_gpu").value == "l4"
+    bars = [one for one in found.sidebar.selectbox if one.label == "Start from an example"]
+    assert [one.key for one in bars] == ["sim_example"]
+    assert [one.key for one in found.sidebar.button if one.label == "Reset"] == ["sim_reset"]
 
 
 @pytest.mark.parametrize("tab", TABS)
