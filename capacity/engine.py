@@ -15,7 +15,6 @@ from capacity.errors import CapacityError
 from capacity.hardware import Gpu
 
 Version = tuple[int, int, int]
-LATEST_KNOWN: Version = (0, 32, 0)
 GIB_BIG, GIB_HUGE = 70, 160
 V1_BY_ORACLE: Version = (0, 8, 0)
 V1_ALWAYS: Version = (0, 10, 0)
@@ -98,19 +97,18 @@ def engine_release(text: str | None = None) -> EngineRelease:
     A newer one than known uses the latest rules and says so; one older than the table is refused.
     """
     rows = _release_rows()
-    version = LATEST_KNOWN if text is None else parse_version(text)
+    latest = parse_version(known_releases()[0])
+    version = latest if text is None else parse_version(text)
     asked = _dotted(version) if text is None else text.strip().removeprefix("v")
     if version < rows[0][0]:
         raise CapacityError(
             f"engine_version {asked} is older than any known release; known are {rows[0][1]['release']} to "
-            f"{_dotted(LATEST_KNOWN)}",
+            f"{_dotted(latest)}",
             field="engine_version",
         )
     notes: list[str] = []
-    if version > LATEST_KNOWN:
-        notes.append(
-            f"release {asked} is newer than any known; the rules of {_dotted(LATEST_KNOWN)} are used"
-        )
+    if version > latest:
+        notes.append(f"release {asked} is newer than any known; the rules of {_dotted(latest)} are used")
     if version < (0, 10, 2):
         notes.append(
             f"release {asked}: the KV rules are those of 0.10.2, checked on start-up logs only, not on the planner itself"
@@ -160,13 +158,17 @@ def on_device(release: EngineRelease, gpu: Gpu | None) -> EngineRelease:
     return replace(release, runner="v0") if too_old or gpu.vendor == "AMD" else release
 
 
+@lru_cache(maxsize=1)
 def known_releases() -> tuple[str, ...]:
-    """Releases that a person can pick, newest first: every one whose planner was run, and the older rows."""
-    run = (
-        "0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.1 0.26.0 0.25.1 0.24.0 0.22.0 0.21.0 0.20.2 0.20.0 0.19.1 0.18.1 "
-        "0.17.1 0.16.0 0.15.1 0.13.0 0.12.0 0.11.2 0.11.0 0.10.2 0.9.2 0.8.5 0.6.6"
+    """Releases that a person can pick, newest first: every one whose planner was run, and the older rows.
+
+    Source: the column ``known`` of engine_releases.csv.
+    """
+    return tuple(
+        sorted(
+            (r for _, row in _release_rows() for r in row["known"].split()), key=parse_version, reverse=True
+        )
     )
-    return tuple(run.split())
 
 
 def gpu_class(total_gib: float, name: str) -> Literal["small", "big", "huge"]:
