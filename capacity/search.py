@@ -95,10 +95,10 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
     )
 
 
-def _longest_in_pool(found: Plan, concurrency: int) -> int:
-    """The longest request of which ``concurrency`` fit the blocks of this plan, and one its low end."""
+def _longest_in_pool(found: Plan, concurrency: int, *, sure: bool = True) -> int:
+    """The longest request of which ``concurrency`` fit the blocks of this plan, and when ``sure`` one its low end."""
     middle, least = usable_blocks(found, found.kv_bytes), usable_blocks(found, found.kv_low_bytes)
-    room = min(middle // concurrency, least)
+    room = min(middle // concurrency, least) if sure else middle // concurrency
     low, high = 0, found.inputs.max_model_len
     while low < high:
         at = (low + high + 1) // 2
@@ -240,10 +240,11 @@ def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
 
 def fixes(found: Plan, *, concurrency: int = 1, limit: int = 6) -> tuple[dict[str, Any], ...]:
     """What to change when a plan does not hold ``concurrency`` requests: each change computed, smallest effect on
-    the deployment first. Empty when it already holds them."""
+    the deployment first; those whose low end does not hold them (``fit`` marginal) last. Empty when it already holds
+    them."""
     if enough(found, concurrency):
         return ()
-    return tuple(_ranked(found, concurrency))[:limit]
+    return tuple(sorted(_ranked(found, concurrency), key=lambda fix: fix["fit"] != "yes"))[:limit]
 
 
 def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
@@ -274,7 +275,14 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
         yield from _single(
             s, {"kv_cache_dtype": "fp8"}, "store KV in 8 bits: --kv-cache-dtype fp8", concurrency
         )
-    yield from _offer(longest_model_len(s, concurrency=concurrency), "shorten --max-model-len", s)
+    longest = longest_model_len(s, concurrency=concurrency)
+    yield from _offer(longest, "shorten --max-model-len", s)
+    if longest.plan is None:  # not even one token is sure: what the estimate holds
+        length = _longest_in_pool(found, concurrency, sure=False)
+        if length:
+            yield from _single(
+                s, {"max_model_len": length}, f"shorten --max-model-len to {length:,}", concurrency
+            )
     if not given and r.total_bytes is not None:
         if not r.weight_format.is_quantised and s.weights_gib is None:
             yield from _single(s, {"weight_format": "fp8"}, "serve fp8 weights", concurrency)
@@ -287,7 +295,8 @@ def _single(s: Scenario, changes: dict[str, Any], action: str, concurrency: int)
     candidate = _try(replace(s, **changes))
     if candidate is None or (too_old(candidate.resolved) is not None and too_old(resolve(s)) is None):
         return
-    if enough(candidate, concurrency):
+    counted = candidate.concurrency
+    if candidate.fit != "no" and min(counted.guaranteed, counted.seats) >= concurrency:
         yield _fix(action, changes, candidate)
 
 
@@ -306,6 +315,7 @@ def _fix(action: str, changes: dict[str, Any], candidate: Plan) -> dict[str, Any
     return {
         "action": action,
         "changes": changes,
+        "fit": candidate.fit,
         "guaranteed": candidate.concurrency.guaranteed,
         "max_concurrency": candidate.pool.max_concurrency if candidate.pool else None,
     }

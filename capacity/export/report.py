@@ -118,12 +118,17 @@ def _fixes(fixes: Sequence[dict[str, Any]]) -> str:
     if not fixes:
         return ""
     rows = [
-        (fix["action"], f"{fix['guaranteed']:,}", "; ".join(f"{k} = {v}" for k, v in fix["changes"].items()))
+        (_sure(fix), f"{fix['guaranteed']:,}", "; ".join(f"{k} = {v}" for k, v in fix["changes"].items()))
         for fix in fixes
     ]
     return "<h2>What would make it fit</h2>" + _table(
         ("Change", "Guaranteed requests", "Settings"), rows, numbers={1}, quiet={2}
     )
+
+
+def _sure(fix: dict[str, Any]) -> str:
+    """The change, and whether only the estimate and not the low end of its interval holds a request."""
+    return fix["action"] if fix["fit"] == "yes" else f"{fix['action']} (marginal: not at the low end)"
 
 
 def _memory(plan: Plan) -> str:

@@ -239,12 +239,15 @@ def _fixes(plan: Plan) -> None:
     for index, fix in enumerate(found):
         line = box.container(horizontal=True, gap="small", vertical_alignment="center", wrap=False)
         holds = f"holds **{count(fix['guaranteed'])}**, logs {fix['max_concurrency']:.2f}x"
+        if fix["fit"] != "yes":
+            holds += " by the estimate; the low end of its interval holds none"
         line.markdown(f"{index + 1}. {_plain(first_upper(fix['action']))} Then it {holds}.")
         line.button("Apply", key=f"plan_fix_{index}", on_click=apply, args=(fix["changes"],), type="tertiary")
     rows = [
         {
             "action": fix["action"],
             "changes": json.dumps(fix["changes"]),
+            "fit": fix["fit"],
             "guaranteed": fix["guaranteed"],
             "max_concurrency": fix["max_concurrency"],
         }

@@ -215,6 +215,15 @@ def test_a_marginal_plan_without_one_request_says_what_its_high_end_holds() -> N
     )
 
 
+def test_fixes_that_hold_by_the_estimate_alone_come_last_and_say_so() -> None:
+    found = run_plan(
+        {"model": "gpt-oss-120b", "gpu": "h100", "engine_version": "0.11", "max_model_len": 131_072}
+    )
+    assert [fix["fit"] for fix in found["fixes"]] == ["yes", "yes", "marginal", "marginal", "marginal"]
+    assert found["fixes"][-1]["changes"] == {"max_model_len": 80_336}  # 80,352 starts, its request never runs
+    assert found["fixes"][2]["changes"] == {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
+
+
 def found(question: str, concurrency: int = 8, **changes: Any) -> Any:
     return search(
         Scenario.parse({**LLAMA, "max_model_len": 131_072, **changes}), question, concurrency=concurrency

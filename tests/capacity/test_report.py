@@ -93,7 +93,15 @@ def test_hostile_texts_do_not_become_html(hostile: str) -> None:
     with open("tests/fixtures/model_shapes/llama3_8b.json", encoding="utf-8") as lines:
         config = {**json.load(lines), "_name_or_path": hostile}
     found = plan(Scenario.parse({"model_config": config, "gpu": "h100", **WORKLOAD}))
-    changes = [{"action": hostile, "changes": {hostile: hostile}, "guaranteed": 1, "max_concurrency": 1.0}]
+    changes = [
+        {
+            "action": hostile,
+            "changes": {hostile: hostile},
+            "guaranteed": 1,
+            "max_concurrency": 1.0,
+            "fit": "marginal",
+        }
+    ]
     page = read(report_html(found, fixes=changes, made_at=hostile))
     plain = read(
         report_html(found, fixes=[{**changes[0], "action": "x", "changes": {"x": "x"}}], made_at="x")
