@@ -1,5 +1,4 @@
-"""``python -m connectors scrape|watch|demo``: one look, repeated looks, or a demonstration pool, from a
-shell.
+"""``python -m connectors scrape|watch|config|demo``: one look, repeated looks, a model's config, a demonstration pool.
 
 Bad input ends with status 2 and one line on standard error; a target that is down is a result (status 1).
 """
@@ -21,6 +20,7 @@ from capacity.telemetry import TargetSnapshot, down
 from connectors.addresses import metrics_url, redacted
 from connectors.engine_config import Limits
 from connectors.errors import BadTarget, ConnectorError
+from connectors.model_config import config_of
 from connectors.prometheus_snapshots import recent
 from connectors.report import PoolReport, pool_report
 from connectors.scrape import client_for, observe, read_file
@@ -66,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(f"--{flag}", type=whole, help="the engine's start-up setting, for the verdict")
         if verb == "watch":
             sub.add_argument("--count", type=whole, help="stop after this many reports")
+    config = verbs.add_parser("config", help="print a model's config.json from a path or a Hugging Face hub")
+    config.add_argument("source", help="organisation/name, a file or a model folder")
     verbs.add_parser("demo", help="run a demonstration pool", add_help=False)
     return parser
 
@@ -187,6 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.verb == "watch":
             return _watch(args)
+        if args.verb == "config":
+            print(json.dumps(config_of(args.source), indent=2))
+            return 0
         report, status = _scrape(args)
     except (ConnectorError, CapacityError) as error:
         print(f"waterline: {error}", file=sys.stderr)

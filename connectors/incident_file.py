@@ -1,7 +1,7 @@
 """A window of readings in one file, to reopen the same charts elsewhere.
 
-What it answers: gzip-compressed JSON of intervals and markers, and back. Names of targets are in it,
-addresses and secrets are not. Left out: verdicts, which are computed again by whoever opens it.
+What it answers: gzip-compressed JSON of intervals, markers and the verdicts at the end of the window, and
+back. Names of targets are in it, addresses and secrets are not. Left out: drawing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from capacity.errors import CapacityError
 from capacity.intervals import HistogramDelta, Interval
 from connectors.errors import ConnectorError, TooLarge
 from connectors.exposition import gunzip
+from connectors.moment import Moment
+from connectors.moment import as_json as moment_json
+from connectors.moment import from_json as moment_from_json
 
 FORMAT = "waterline-window/1"
 CAP_BYTES = 64_000_000
@@ -28,16 +31,24 @@ class NotAWindow(ConnectorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedWindow:
-    """What was saved: the span, what was read in it, and the markers."""
+    """What was saved: the span, what was read in it, the markers, and what was found at its end (None: an
+    older file).
+    """
 
     start_s: float
     end_s: float
     intervals: tuple[Interval, ...]
     markers: tuple[tuple[float, str], ...]
+    moment: Moment | None = None
 
 
 def dump(
-    intervals: Sequence[Interval], *, start_s: float, end_s: float, markers: Sequence[tuple[float, str]]
+    intervals: Sequence[Interval],
+    *,
+    start_s: float,
+    end_s: float,
+    markers: Sequence[tuple[float, str]],
+    moment: Moment | None = None,
 ) -> bytes:
     """The file's bytes; the same window gives the same bytes."""
     body = {
@@ -46,6 +57,7 @@ def dump(
         "end_s": end_s,
         "markers": [list(marker) for marker in markers],
         "intervals": [asdict(interval) for interval in intervals],
+        "moment": None if moment is None else moment_json(moment),
     }
     return gzip.compress(json.dumps(body, separators=(",", ":")).encode(), mtime=0)
 
@@ -66,6 +78,7 @@ def load(data: bytes) -> SavedWindow:
             end_s=_finite(body["end_s"]),
             intervals=tuple(_interval(one) for one in body["intervals"]),
             markers=tuple((_finite(at), str(text)[:200]) for at, text in body["markers"]),
+            moment=None if body.get("moment") is None else moment_from_json(body["moment"]),
         )
     except (KeyError, TypeError, ValueError, CapacityError):
         raise NotAWindow("the saved window is damaged: a reading is missing or is not a number") from None

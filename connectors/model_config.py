@@ -10,9 +10,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from capacity.hf_config import parse_config_text
+from capacity.hf_config.text import config_from_text
 from capacity.model import ModelSpec
 from connectors.errors import (
     BadTarget,
@@ -124,20 +126,32 @@ def _text(body: bytes, name: str) -> str:
         raise BadTarget(f"{name} is not utf-8 text; expected a config.json") from None
 
 
+def _is_local(source: str) -> bool:
+    """Whether ``source`` is a path: it looks like one, or exists."""
+    try:
+        return source.startswith((".", "/", "~")) or source.endswith(".json") or Path(source).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def config_of(source: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+    """The config.json object at a local path or of a hub id; a path that exists wins over a hub id.
+
+    Raises ConnectorError when it cannot be read, capacity.errors.ConfigError when it is no JSON object.
+    """
+    text = read_config(source) if _is_local(source) else fetch_config(source, deadline_s=deadline_s)
+    return config_from_text(text)
+
+
 def load_model(source: str, *, accept_upper_bound: bool = False, deadline_s: float = DEADLINE_S) -> ModelSpec:
     """The model at a local path or a hub id; a path that exists wins over a hub id.
 
     Raises ConnectorError when it cannot be read, capacity.errors.ConfigError when it is no decoder's config.
     """
-    path = Path(source)
-    local = source.startswith((".", "/", "~")) or source.endswith(".json")
-    try:
-        local = local or path.exists()
-    except (OSError, ValueError):
-        local = False
+    path, local = Path(source), _is_local(source)
     text = read_config(source) if local else fetch_config(source, deadline_s=deadline_s)
     name = (path.parent.name or path.name) if path.name == "config.json" else path.name
     return parse_config_text(text, model_id=name if local else source, accept_upper_bound=accept_upper_bound)
 
 
-__all__ = ["ConnectorError", "fetch_config", "load_model", "read_config"]
+__all__ = ["ConnectorError", "config_of", "fetch_config", "load_model", "read_config"]

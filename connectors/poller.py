@@ -21,54 +21,17 @@ from capacity.intervals import Interval
 from capacity.telemetry import EngineSnapshot, TargetSnapshot, down
 from connectors.errors import ConnectorError
 from connectors.past import Past
+from connectors.poll_records import Load, PollTarget, TargetView
 from connectors.ring import Ring
 
+__all__ = ["Load", "PollTarget", "Poller", "TargetView"]
 MAX_BACKOFF_S = 60.0
 MAX_DUTY = 0.2
 MAX_WORKERS = 64
+MAX_APART_S = 60.0
 # An interval takes about 5 kB, a snapshot about 40: these keep fifty replicas under 150 MB.
 RING_BUDGET, RING_PER_ENGINE = 1200, (16, 600)
 SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 300, (6, 32)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollTarget:
-    """A target: a name that is safe to show, and how to scrape it once (raises ConnectorError or answers
-    down). ``past`` is what its server remembers, where it does.
-    """
-
-    name: str
-    scrape: Callable[[], TargetSnapshot]
-    demo: bool = False
-    past: Past | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What polling costs a target: scrapes and seconds of its time per second, over the recent scrapes."""
-
-    scrapes: int
-    scrapes_per_s: float | None
-    busy_share: float | None
-    bytes_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetView:
-    """A target as it stands. ``snapshots`` are the newest ones, oldest first; ``failures`` in a row."""
-
-    name: str
-    demo: bool
-    snapshots: tuple[TargetSnapshot, ...]
-    last_ok: TargetSnapshot | None
-    failures: int
-    interval_s: float
-    slowed: str | None
-    load: Load
-
-    @property
-    def latest(self) -> TargetSnapshot | None:
-        return self.snapshots[-1] if self.snapshots else None
 
 
 @dataclass(slots=True)
@@ -259,12 +222,15 @@ class Poller:
         found: list[Interval] = []
         if snapshot.up:
             for index, engine in enumerate(snapshot.engines):
+                before = state.engines.get(engine.engine)
+                if _seen_already(before, engine):
+                    continue
                 found.append(
                     between(
-                        state.engines.get(engine.engine),
+                        before,
                         engine,
                         target=name,
-                        seconds=seconds,
+                        seconds=max(seconds, _apart_s(before, engine)),
                         previous_shared=state.last_ok.shared if state.last_ok and index == 0 else None,
                         current_shared=snapshot.shared if index == 0 else None,
                         scrape_s=snapshot.scrape_s,
@@ -402,6 +368,18 @@ def _sharing(before: EngineSnapshot | None, after: EngineSnapshot) -> EngineSnap
     readings = {name: old[name] if old.get(name) == new else new for name, new in after.readings.items()}
     config = before.config if before.config == after.config else after.config
     return replace(after, readings=readings, config=config)
+
+
+def _seen_already(before: EngineSnapshot | None, after: EngineSnapshot) -> bool:
+    """Whether a server that stores samples gave the same ones as last time."""
+    return before is not None and after.monotonic_s is None and after.time_s <= before.time_s
+
+
+def _apart_s(before: EngineSnapshot | None, after: EngineSnapshot) -> float:
+    """Seconds between two stored samples, which may be longer than between two questions."""
+    if before is None or after.monotonic_s is not None:
+        return 0.0
+    return min(after.time_s - before.time_s, MAX_APART_S)
 
 
 def _between(value: int, limits: tuple[int, int]) -> int:

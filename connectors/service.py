@@ -20,6 +20,7 @@ from connectors.errors import ConnectorError
 from connectors.history import History, HistoryError
 from connectors.http import HttpClient
 from connectors.live_view import LiveView, build
+from connectors.moment import TAIL_INTERVALS, TAIL_S, metrics_of, view_at
 from connectors.past import Past
 from connectors.poller import Poller, PollTarget, TargetView
 from connectors.scrape import client_for, scrape, snapshot_of
@@ -185,11 +186,21 @@ class LiveService:
         """The pool as it stands, built at most once per ``SHARE_S`` for all who ask."""
         return self.shared("view", lambda: build(self.poller.views(), now_s=time.time()))
 
-    def window(self, start_s: float, end_s: float, *, points: int = 300) -> list[Interval]:
+    def view_at(self, at_s: float) -> LiveView:
+        """The pool as it stood at a past moment, from what is kept of the minutes before it."""
+        every_s = self.poller.interval_s
+        found = self.window(at_s - max(TAIL_S, TAIL_INTERVALS * every_s), at_s, step_s=1.2 * every_s)
+        return view_at(found, at_s=at_s, metrics=metrics_of(self.poller.views()))
+
+    def window(
+        self, start_s: float, end_s: float, *, points: int = 300, step_s: float | None = None
+    ) -> list[Interval]:
         """Intervals of the current targets, by target, engine and time: memory where it is fine enough;
         before that what a target's Prometheus server remembers, or the history file.
+
+        ``step_s`` is how fine they must be; left out, it follows from ``points``.
         """
-        step_s = max((end_s - start_s) / points, 2.5 * self.poller.interval_s)
+        step_s = step_s or max((end_s - start_s) / points, 2.5 * self.poller.interval_s)
         borders = {name: self._border_s(name, start_s, end_s, step_s=step_s) for name in self.poller.names}
         older = self._older(start_s, borders, step_s=step_s)
         found: list[Interval] = []

@@ -14,6 +14,7 @@ from connectors.demo.incidents import incidents
 from connectors.errors import ConnectorError
 from connectors.incident_file import SavedWindow, dump, load
 from connectors.live_view import LiveView
+from connectors.moment import moment_of
 from connectors.service import LiveService, running
 from pages.ui import live_charts as charts
 from pages.ui import live_frozen as frozen
@@ -74,11 +75,13 @@ def share_controls(service: LiveService) -> None:
 def save(service: LiveService, start_s: float, end_s: float) -> bytes:
     """The window's bytes, read when the button is pressed."""
     history = service.history
+    view = service.view() if frozen_until() is None else service.view_at(end_s)
     return dump(
         service.window(start_s, end_s, points=POINTS),
         start_s=start_s,
         end_s=end_s,
         markers=[] if history is None else history.markers(start_s, end_s),
+        moment=moment_of(view),
     )
 
 
@@ -121,7 +124,8 @@ def standing_still(service: LiveService) -> bool:
             dark=dark,
             markers=saved.markers,
         )
-        frozen.panel(saved.intervals, frame, source="From a saved file. Remove it in the sidebar to go back.")
+        source = "From a saved file. Remove it in the sidebar to go back."
+        frozen.panel(saved.intervals, frame, source=source, moment=saved.moment)
         return True
     until_s = frozen_until()
     if until_s is None:
@@ -134,7 +138,8 @@ def standing_still(service: LiveService) -> bool:
     if st.button("Back to live", key="live_back", icon=":material/play_arrow:"):
         del st.query_params["live_until"]
         st.rerun()
-    frozen.panel(found, frame, source="From a link.")
+    moment = service.shared(("moment", until_s), lambda: moment_of(service.view_at(until_s)))
+    frozen.panel(found, frame, source="From a link.", moment=moment)
     return True
 
 
@@ -273,10 +278,10 @@ def render() -> None:
     controls(service)
     paused = bool(st.session_state.get("live_pause"))
     st.subheader("Live", anchor=False)
+    if standing_still(service):
+        return
     if not service.has_targets and service.demo is None:
         empty(service)
-        return
-    if standing_still(service):
         return
     every = None if paused else REFRESH_S
     st.caption(

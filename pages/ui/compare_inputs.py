@@ -37,7 +37,7 @@ def sidebar() -> None:
                 st.caption("None yet. Pin one on the Plan page, add a file below, or take the example.")
         with st.expander(":material/add: **Add**", expanded=False, key="cmp_fold_add"):
             _add()
-        load = str(st.session_state.get("cmp_load") or "32")
+        load = str(st.session_state.get("cmp_load") or st.query_params.get("cmp_load") or "32")[:20]
         with st.expander(
             f":material/forum: **Load** · {plain(load)} in flight", expanded=True, key="cmp_fold_load"
         ):

@@ -9,13 +9,14 @@ import streamlit as st
 from capacity.compare import ROWS, Column, frontier
 from pages.ui import compare_table as tables
 from pages.ui.compare_charts import pareto
+from pages.ui.compare_options import options
 from pages.ui.compare_parts import download, draw, ink, plain
 from pages.ui.compare_state import PROBLEM, SET, as_file, example, pinned, set_link, settings
 from pages.ui.compare_sweep import sweep
 from pages.ui.format import count, first_upper, table_csv
 from pages.ui.link import link
 
-TABS = ("Pareto front", "Sweep", "Reasons and sources")
+TABS = ("Pareto front", "Sweep", "Options", "Reasons and sources")
 HELP = """
 **What this page answers.** Which of up to six scenarios is faster, holds more, or costs less, at the same load.
 
@@ -129,7 +130,10 @@ def answer(columns: Sequence[Column], load: float | None) -> None:
     if len(columns) == 1:
         st.caption("One scenario is pinned; pin a second one on the Plan page to see differences.")
     keys = {row.label: row.key for row in ROWS}
-    chosen = st.selectbox(
+    bar = st.container(
+        horizontal=True, gap="small", vertical_alignment="bottom", horizontal_alignment="distribute"
+    )
+    chosen = bar.selectbox(
         "Sort columns by",
         list(keys),
         index=None,
@@ -140,6 +144,14 @@ def answer(columns: Sequence[Column], load: float | None) -> None:
         persist_state="session",
         width=240,
     )
+    with bar:
+        download(
+            "CSV",
+            lambda: table_csv(tables.csv_rows(columns)),
+            "waterline-compare.csv",
+            "text/csv",
+            key="cmp_table_csv",
+        )
     ordered = tables.sorted_columns(columns, keys.get(chosen or ""))
     st.table(tables.table(ordered, columns[0]), hide_index=True, border="horizontal")
 
@@ -157,8 +169,17 @@ def details(
                 _pareto(columns, ttft_s, tpot_s)
             elif name == "Sweep":
                 sweep(pinned(), load)
+            elif name == "Options":
+                options(pinned(), load)
             else:
-                st.table(tables.why(columns), hide_index=True, border="horizontal")
+                _why(columns)
+
+
+def _why(columns: Sequence[Column]) -> None:
+    rows = tables.why(columns)
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        download("CSV", table_csv(rows), "cmp_reasons.csv", "text/csv", key="cmp_reasons_csv")
+    st.table(rows, hide_index=True, border="horizontal")
 
 
 def _pareto(columns: Sequence[Column], ttft_s: float | None, tpot_s: float | None) -> None:

@@ -31,6 +31,10 @@ SETTINGS = (
     "cmp_yv",
     "cmp_measure",
     "cmp_as",
+    "cmp_prefix",
+    "cmp_offload",
+    "cmp_gpus",
+    "cmp_replicas",
 )
 EXAMPLE = {
     "model": "Qwen/Qwen3-32B",

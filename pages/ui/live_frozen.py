@@ -9,17 +9,20 @@ import streamlit as st
 
 from capacity.intervals import Interval
 from capacity.live_series import LatencySeries, Percentile, latency_series, pool_series
+from capacity.verdicts import SEVERITIES
 from capacity.window_summary import WindowSummary, summarise
+from connectors.moment import Moment
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 from pages.ui import live_sections as sections
+from pages.ui.live_table import ICONS
 
 Reader = Callable[[float, float], Sequence[Interval]]
 SPANS = {"2 min": 120, "5 min": 300, "15 min": 900, "1 h": 3600}
 
 
-def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str) -> None:
-    """Figures and charts of a window that no longer moves."""
+def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, moment: Moment | None) -> None:
+    """The verdict at the end of a window that no longer moves, its figures and its charts."""
     tag = sections.demo_tag(frame.demo)
     until = fmt.clock(frame.end_s, utc=frame.utc)
     if not intervals:
@@ -27,7 +30,13 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str) ->
             f"No reading is kept of the window that ends {until}.", icon=":material/history_toggle_off:"
         )
         return
-    st.info(f"**Standing still: the window that ends {until}**{tag}  \n{source}", icon=":material/ac_unit:")
+    st.caption(f":material/ac_unit: **Standing still: the window that ends {until}.** {source}")
+    verdict = moment.verdict if moment is not None else None
+    if verdict is None:
+        st.info(f"What bound the pool at that moment is not kept.{tag}", icon=":material/help:")
+    else:
+        sections.banner_of(verdict, advice=f"Found at {until}.", demo=frame.demo)
+        sections.evidence(verdict, key="live_why_then")
     figures(summarise(intervals, start_s=frame.start_s, end_s=frame.end_s))
     seconds = frame.end_s - frame.start_s
     series = pool_series(intervals, step_s=max(seconds / 240, 2.0))
@@ -36,7 +45,24 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str) ->
         signal: latency_series(intervals, signal, step_s=slow_s) for signal in ("ttft_s", "itl_s")
     }
     sections.waterline(series, frame)
+    if moment is not None and moment.engines:
+        st.dataframe(findings(moment), hide_index=True, height="content", key="live_found_then")
     sections.grid(series, latencies, frame)
+
+
+def findings(moment: Moment) -> pd.DataFrame:
+    """One row per replica: what was found about it."""
+    ordered = sorted(moment.engines, key=lambda e: (-SEVERITIES.index(e.verdict.severity), e.name))
+    return pd.DataFrame(
+        [
+            {
+                "Replica": one.name,
+                "State": f"{ICONS[one.verdict.severity.value]} {one.verdict.name}",
+                "Why": one.verdict.summary,
+            }
+            for one in ordered
+        ]
+    )
 
 
 def figures(found: WindowSummary) -> None:

@@ -32,10 +32,16 @@ def banner(view: LiveView, *, large: bool = False) -> None:
         names = fmt.listing(view.waiting_for)
         st.info(f"Asking {names} for the first time{tag}", icon=":material/hourglass_empty:")
         return
-    verdict = view.verdict
+    banner_of(view.verdict, advice=_age(view), demo=view.demo, large=large)
+
+
+def banner_of(verdict: Verdict, *, advice: str, demo: bool, large: bool = False) -> None:
+    """A verdict as word, icon and colour; ``advice`` stands under it where there is nothing to do."""
+    tag = demo_tag(demo)
     look = fmt.SEVERITY_LOOKS[verdict.severity.value]
     first = verdict.actions[0] if verdict.actions else None
-    advice = f"To do: {first.text}" if first and verdict.severity.value != "ok" else _age(view)
+    if first and verdict.severity.value != "ok":
+        advice = f"To do: {first.text}"
     if large:
         ALERTS[verdict.severity.value](f"## {verdict.name.capitalize()}{tag}  \n#### {verdict.summary}")
         return
@@ -43,9 +49,9 @@ def banner(view: LiveView, *, large: bool = False) -> None:
     ALERTS[verdict.severity.value](text, icon=look.icon)
 
 
-def evidence(verdict: Verdict | None) -> None:
+def evidence(verdict: Verdict | None, *, key: str = "live_why") -> None:
     """Why the verdict is what it is, how sure, and everything that could be done with its price."""
-    with st.expander("Why, and what to do", key="live_why"):
+    with st.expander("Why, and what to do", key=key):
         if verdict is None:
             st.caption("Nothing has been read yet.")
             return

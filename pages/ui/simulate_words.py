@@ -72,10 +72,8 @@ def loud(answer: dict[str, Any]) -> str | None:
     if requests["finished"] == 0:
         return f"nothing finished: none of {arrived:,} requests got an answer"
     for text in answer["warnings"]:
-        if text.startswith(("no steady state", "fault of the scheduler", "cancelled")):
+        if text.startswith(("no steady state", "fault of the scheduler", "cancelled", "cut at")):
             return str(text)
-    if answer["status"] == "cut":
-        return f"the run was cut with {requests['in_flight_at_end']:,} requests unanswered"
     return None
 
 

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capacity.diagnosis import down_verdict
 from capacity.intervals import HistogramDelta, Interval
+from capacity.verdicts import Confidence, Evidence, Severity, verdict
 from capacity.window_summary import summarise
 from connectors.errors import ConnectorError, TooLarge
 from connectors.incident_file import NotAWindow, dump, load
+from connectors.moment import EngineMoment, Moment
 
 ONE = Interval(
     target="pool-a",
@@ -93,3 +96,27 @@ def test_two_sides_of_a_moment_share_no_reading() -> None:
     before = summarise([ONE, GONE], start_s=1000.0, end_s=1005.0)
     after = summarise([ONE, GONE], start_s=1005.0, end_s=1010.0)
     assert before.known_share == 1.0 and after.known_share == 0.0 and after.kv_usage_peak is None
+
+
+def test_the_verdict_of_the_moment_travels_in_the_file() -> None:
+    found = Moment(
+        at_s=1010.0,
+        verdict=verdict(
+            "KV-bound",
+            Severity.CRITICAL,
+            Confidence.HIGH,
+            "KV-bound: 97 % of the KV cache is in use",
+            Evidence(text="KV 97.0%", signal="kv_usage", value=0.97, metric="vllm:kv_cache_usage_perc"),
+        ),
+        engines=(EngineMoment(name="pool-a", verdict=down_verdict("refused")),),
+    )
+    data = dump([ONE], start_s=1000.0, end_s=1010.0, markers=[], moment=found)
+    assert load(data).moment == found
+    assert load(dump([ONE], start_s=1000.0, end_s=1010.0, markers=[])).moment is None
+
+
+def test_a_damaged_verdict_is_refused() -> None:
+    body = json.loads(gzip.decompress(dump([ONE], start_s=1000.0, end_s=1010.0, markers=[])))
+    body["moment"] = {"at_s": 1, "verdict": {"name": "made up"}, "engines": []}
+    with pytest.raises(NotAWindow, match="damaged"):
+        load(gzip.compress(json.dumps(body).encode()))

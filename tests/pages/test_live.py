@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from capacity.intervals import Interval
+from capacity.verdicts import Confidence, Evidence, Severity, verdict
 from connectors import service as live
+from connectors.incident_file import dump
+from connectors.moment import EngineMoment, Moment
 from connectors.poller import PollTarget
 from connectors.service import LiveService, poll_target
 from connectors.targets import Target
@@ -133,8 +137,12 @@ def test_a_link_stands_still_and_leads_back(demo: LiveService) -> None:
     page = AppTest.from_file(PAGE, default_timeout=30)
     page.query_params["live_until"] = f"{time.time() - 2:.0f}"
     page.run()
-    assert not page.exception and "Standing still" in alerts(page) and "DEMO" in alerts(page)
+    assert not page.exception and "DEMO" in alerts(page)
+    assert any("Standing still" in c.value for c in page.caption)
     assert page.metric[0].label == "KV peak" and page.metric[0].value.endswith("%")
+    assert "Healthy" in alerts(page) and "Found at" in alerts(page)
+    found = page.dataframe[0].value
+    assert list(found["Replica"]) == ["demo-0", "demo-1", "demo-2"] and set(found["State"]) == {"● healthy"}
     page.button(key="live_back").click().run()
     assert not page.exception and page.metric[0].label == "Fullest replica"
 
@@ -152,3 +160,36 @@ def test_before_and_after_a_marker(demo: LiveService) -> None:
     page = run()
     table = page.dataframe[1].value
     assert list(table.columns) == ["Figure", "Before", "After"] and "KV peak" in set(table["Figure"])
+
+
+def test_a_saved_file_shows_what_was_found_then(empty: LiveService) -> None:
+    one = Interval(
+        target="pool-a",
+        engine="0",
+        model_name="m",
+        end_s=1005.0,
+        seconds=5.0,
+        counted_s=5.0,
+        values={"kv_usage": 0.97, "waiting": 12.0, "running": 30.0},
+        increments={"generation_tokens": 500.0},
+    )
+    found = verdict(
+        "KV-bound",
+        Severity.CRITICAL,
+        Confidence.HIGH,
+        "KV-bound: 97.0% of the KV cache is in use and 12 requests wait for blocks",
+        Evidence(text="KV 97.0%", metric="vllm:kv_cache_usage_perc"),
+    )
+    moment = Moment(at_s=1005.0, verdict=found, engines=(EngineMoment(name="pool-a", verdict=found),))
+    data = dump([one], start_s=705.0, end_s=1005.0, markers=[], moment=moment)
+    page = run()
+    page.file_uploader(key="live_open").upload("incident.json.gz", data).run()
+    assert not page.exception
+    assert "KV-bound: 97.0%" in page.error[0].value and "DEMO" not in alerts(page)
+    assert "--gpu-memory-utilization" in page.error[0].value
+    words = " ".join(m.value for m in page.markdown)
+    assert "vllm:kv_cache_usage_perc" in words and "--kv-cache-dtype fp8" in words
+    assert page.dataframe[0].value["State"].tolist() == ["■ KV-bound"]
+    older = dump([one], start_s=705.0, end_s=1005.0, markers=[])
+    page.file_uploader(key="live_open").set_value([]).upload("older.json.gz", older).run()
+    assert not page.exception and "not kept" in alerts(page)
