@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -20,6 +22,7 @@ from capacity.scenario import Scenario, field_table
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 MAX_LINE = 6_000_000
+KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 # verb -> (module, function, help): imported when asked for, so that a plan never pays for the others.
 VERBS = {
     "plan": ("capacity.verbs", "run_plan", "what the engine will hold"),
@@ -48,25 +51,44 @@ def main(argv: list[str], *, stdin: TextIO | None = None, stdout: TextIO | None 
         options, raw = _options(argv)
         handler = _handler(options.verb)
         if options.jsonl:
-            for answer in _each_line(lines, handler, raw):
+            for answer in _each_line(lines, partial(_call, options, handler), raw):
                 out.write(json.dumps(answer, allow_nan=False) + "\n")
-            out.flush()
-            return 0
+            return _flushed(out)
         answer = _call(options, handler, raw)
         if options.json:
             out.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
         else:
             out.write(answer["content"] if options.verb == "export" else as_text(answer) + "\n")
-        return 0
+        return _flushed(out)
     except CapacityError as error:
         sys.stderr.write(f"{_one_line(error)}\n")
         return 2
     except BrokenPipeError:
+        _silence(out)
         return 0
+    except OSError as error:
+        _silence(out)
+        sys.stderr.write(f"cannot write the answer: {error.strerror or type(error).__name__}\n")
+        return 1
+
+
+def _flushed(out: TextIO) -> int:
+    """0 once the answer has left: a full disk or a closed pipe shows here and not while the process ends."""
+    out.flush()
+    return 0
+
+
+def _silence(out: TextIO) -> None:
+    """Send what is left in the buffer nowhere, so that the interpreter has nothing to complain about at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    except (OSError, ValueError):
+        return
 
 
 def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     parser = _Parser(prog="python -m capacity", description=__doc__.splitlines()[0], allow_abbrev=False)
+    switch: dict[str, Any]
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
     for verb, (_, _, text) in VERBS.items():
         one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
@@ -81,9 +103,12 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
             one.add_argument("--trace", metavar="FILE", help="request trace, CSV or JSONL")
             one.add_argument("--seed", type=int, default=None, help="seed of the run")
         for row in _verb_flags(verb):
-            one.add_argument(_flag(row["key"]), dest=f"key_{row['key']}", metavar="VALUE", help=row["help"])
+            switch = {"nargs": "?", "const": "true"} if row["type"] == "flag" else {}
+            one.add_argument(
+                _flag(row["key"]), dest=f"key_{row['key']}", metavar="VALUE", help=row["help"], **switch
+            )
         for field in field_table().values():
-            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type == "flag" else {}
+            switch = {"nargs": "?", "const": "true"} if field.type == "flag" else {}
             one.add_argument(
                 _flag(field.key),
                 dest=f"key_{field.key}",
@@ -152,17 +177,28 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise CapacityError(
             f"{where} has more than {MAX_LINE:,} characters; expected a scenario of at most that"
         )
+    start = text.lstrip("\ufeff \t\r\n")
+    if not start:
+        raise CapacityError(f"{where} is empty; expected a JSON object")
+    if start[0] == "<":
+        raise CapacityError(
+            f"{where} is an HTML or XML page; expected a JSON object; it starts with {start[:30]!r}"
+        )
     try:
-        value = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique_keys)
+        value = json.loads(start, object_pairs_hook=unique_keys)
     except CapacityError as error:
         raise CapacityError(f"{where}: {error}", field=error.field) from None
     except RecursionError:
         raise CapacityError(f"{where} is nested too deeply; expected a JSON object") from None
-    except ValueError as error:
-        start = text.strip()[:30]
-        raise CapacityError(f"{where} is not JSON ({str(error)[:80]}); it starts with {start!r}") from None
+    except json.JSONDecodeError as error:
+        raise CapacityError(
+            f"{where} is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}; "
+            f"it starts with {start[:30]!r}"
+        ) from None
+    except ValueError:
+        raise CapacityError(f"{where} holds a number of more than 4,300 digits") from None
     if not isinstance(value, dict):
-        raise CapacityError(f"{where} holds {type(value).__name__}; expected a JSON object")
+        raise CapacityError(f"{where} holds {KINDS.get(type(value), 'a number')}; expected a JSON object")
     return value
 
 

@@ -55,10 +55,12 @@ def run_simulate(
     scenario: dict[str, Any],
     *,
     trace_text: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     progress: Callable[[float], bool] | None = None,
 ) -> dict[str, Any]:
     """The run of a scenario as a JSON object. Raises CapacityError for bad input.
+
+    ``seed`` None: the scenario's own, else 0.
 
     >>> answer = run_simulate({"num_blocks": 100, "block_size": 16, "step_time": {"fixed_s": 0.02},
     ...     "workload": {"requests": [{"arrival_s": 0, "prompt_tokens": 200, "output_tokens": 50}]}})
@@ -66,6 +68,8 @@ def run_simulate(
     (1, 1.0, 100)
     """
     started = time.perf_counter()
+    if seed is None:
+        seed = keys.mapping(scenario, "scenario").get("seed", 0)
     found = prepare(scenario, trace_text=trace_text, seed=seed)
     run = simulate(found, seed=seed, progress=progress)
     answer = report(

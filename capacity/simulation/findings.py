@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capacity.simulation.record import REJECTED
+from capacity.simulation.record import REJECTED, UNSEEN
 from capacity.simulation.run import Run
 from capacity.simulation.step_time import TICKS_PER_S
 
@@ -46,6 +46,11 @@ def findings(run: Run, table: Table, slo: Slo) -> list[str]:
         said.append(f"nothing finished: none of {arrived:,} requests got an answer")
     if arrived and int((table.outcome == REJECTED).sum()) == arrived:
         said.append("everything was rejected")
+    if run.until_s is not None and (unseen := table.outcome == UNSEEN).any():
+        inside, absent = int((unseen & table.arrived).sum()), int((unseen & ~table.arrived).sum())
+        said.append(
+            f"cut at until_s = {run.until_s:g} s: {inside:,} {_requests(inside)} had no answer yet, {absent:,} had not arrived"
+        )
     for engine in run.engines:
         said += [f"fault of the scheduler: {bug}" for bug in engine.bugs[:3]]
     for reason, words in _REFUSED.items():
@@ -54,7 +59,7 @@ def findings(run: Run, table: Table, slo: Slo) -> list[str]:
             said.append(
                 f"{count:,} {_requests(count)} {words} {'was' if count == 1 else 'were'} refused on arrival"
             )
-    said += _steady(run, table)
+    said += unsteady(run, table)
     said += _waiting(run)
     said += _preempted(run, table)
     lost = sum(engine.meter.cap_lost_tokens for engine in run.engines)
@@ -75,8 +80,8 @@ def _requests(count: int) -> str:
     return "request" if count == 1 else "requests"
 
 
-def _steady(run: Run, table: Table) -> list[str]:
-    """No steady state: waiting grows with every quarter of the arrivals."""
+def unsteady(run: Run, table: Table) -> list[str]:
+    """No steady state: waiting grows with every quarter of the arrivals. One sentence, or none."""
     waits = np.where(table.finished, table.queue_s, np.nan)
     if len(waits) < 80 or not table.finished.any():
         return []

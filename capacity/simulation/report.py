@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from capacity.simulation.findings import findings
+from capacity.simulation.findings import findings, unsteady
 from capacity.simulation.meters import GapHistogram, quantile
 from capacity.simulation.record import ABORTED, FINISHED, REJECTED, UNSEEN
 from capacity.simulation.run import Run
@@ -135,6 +135,7 @@ def report(
         gaps.merge(meter.gaps)
     result: dict[str, Any] = {
         "status": _status(run, table),
+        "warnings": [*findings(run, table, slo), *run.requests.notes, *notes],
         "requests": _requests(run, table),
         "ttft_s": spread(table.ttft_s[kept]),
         "itl_s": {
@@ -178,7 +179,6 @@ def report(
         "replicas": _replicas(run),
         "duration_s": float(last) - first,
         "wall_s": wall_s,
-        "warnings": [*notes, *run.requests.notes, *findings(run, table, slo)],
     }
     if timeline:
         result["timeline"] = [engine.meter.timeline.as_columns() for engine in run.engines]
@@ -188,12 +188,19 @@ def report(
 
 
 def _status(run: Run, table: Table) -> str:
-    """ "ok", or what a script must not take for success: "cancelled", "nothing_finished", "cut" (at until_s)."""
+    """ "ok", or what a script must not take for success: "cancelled", "everything_rejected", "nothing_finished",
+    "cut" (at until_s), "no_steady_state".
+    """
     if run.cancelled:
         return "cancelled"
+    arrived = int(table.arrived.sum())
+    if arrived and int((table.outcome == REJECTED).sum()) == arrived:
+        return "everything_rejected"
     if not table.finished.any():
         return "nothing_finished"
-    return "cut" if (table.arrived & (table.outcome == UNSEEN)).any() else "ok"
+    if (table.outcome == UNSEEN).any():
+        return "cut"
+    return "no_steady_state" if unsteady(run, table) else "ok"
 
 
 def _meets(table: Table, slo: Slo) -> np.ndarray:

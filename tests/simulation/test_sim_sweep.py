@@ -133,6 +133,10 @@ def test_a_cut_run_counts_what_is_still_inside() -> None:
     assert answer["status"] == "cut"
     assert counts["in_flight_at_end"] > 0
     assert counts["arrived"] == counts["finished"] + counts["in_flight_at_end"] < 400
+    inside, absent = counts["in_flight_at_end"], 400 - counts["arrived"]
+    assert answer["warnings"][0] == (
+        f"cut at until_s = 20 s: {inside} requests had no answer yet, {absent} had not arrived"
+    )
 
 
 def test_timeline_returns_to_zero_between_bursts() -> None:
