@@ -11,7 +11,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from io import StringIO, TextIOWrapper, UnsupportedOperation
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -46,7 +48,14 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: list[str], *, stdin: TextIO | None = None, stdout: TextIO | None = None) -> int:
     """Run one command line; returns the exit code."""
-    out, lines = stdout or sys.stdout, stdin or sys.stdin
+    out, lines = stdout or sys.stdout, stdin or sys.stdin or StringIO()
+    if out is None:  # the shell closed it
+        sys.stderr.write("standard output is closed; expected it open\n")
+        return 2
+    for stream in (lines, sys.stdin, out):  # UTF-8 whatever the locale; bytes that are none show as \\x80
+        if isinstance(stream, TextIOWrapper):
+            with suppress(UnsupportedOperation):  # read before: it stays as it is
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         options, raw = _options(argv)
         handler = _handler(options.verb)
@@ -158,7 +167,7 @@ def _from_flag(key: str, kind: str, text: str) -> Any:
 def read_object(path: str) -> dict[str, Any]:
     """A JSON object from a file. Raises CapacityError that says what was seen."""
     try:
-        text = sys.stdin.read(MAX_LINE + 1) if path == "-" else _read_file(path)
+        text = (sys.stdin or StringIO()).read(MAX_LINE + 1) if path == "-" else _read_file(path)
     except OSError as error:
         raise CapacityError(f"cannot read {path[:120]!r}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -179,7 +188,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         )
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
-        raise CapacityError(f"{where} is empty; expected a JSON object")
+        raise CapacityError(f"{where} is empty, so not JSON; expected a JSON object")
     if start[0] == "<":
         raise CapacityError(
             f"{where} is an HTML or XML page; expected a JSON object; it starts with {start[:30]!r}"

@@ -36,7 +36,8 @@ def build_layers(reader: Reader, family: Family, *, upper_bound: bool = False) -
     hidden = reader.required("hidden_size")
     kinds = layer_kinds(reader, family, layers)
     mlps = mlp_plan(reader, family, layers, kinds)
-    latent = latent_attention(reader, family) if reader.spelling("kv_lora_rank") else None
+    low_rank = bool(family.defaults.get("low_rank")) and reader.flag("use_mla") is not False
+    latent = latent_attention(reader, family) if low_rank or reader.spelling("kv_lora_rank") else None
     needs_heads = latent is None and any(kind not in ("state", "mlp", "moe") for kind in kinds)
     query, kv = heads(reader, family, layers) if needs_heads else ([None] * layers, [None] * layers)
     shared = reader.integer("num_kv_shared_layers", low=0, high=layers - 1) or 0

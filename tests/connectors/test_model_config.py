@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from capacity.errors import ConfigError
+from connectors.__main__ import main
 from connectors.errors import (
     BadTarget,
     ConnectorError,
@@ -189,3 +190,33 @@ def test_local_faults(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("<html></html>", encoding="utf-8")
     with pytest.raises(ConfigError, match="HTML"):
         load_model(str(tmp_path))
+
+
+def test_config_verb_prints_what_it_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert main(["config", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == CONFIG
+
+
+def test_config_verb_reads_a_hub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with hub(lambda handler: send(handler, json.dumps(CONFIG).encode())) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        assert main(["config", "org/name"]) == 0
+    assert json.loads(capsys.readouterr().out) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("org/name", "not reachable from here; paste or upload"),
+        ("nothing", "not of the form"),
+        ("/", "no config.json at"),
+    ],
+)
+def test_config_verb_says_in_one_line_what_is_wrong(
+    source: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert main(["config", source]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and words in said.err and said.err.count("\n") == 1
