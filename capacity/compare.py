@@ -21,7 +21,7 @@ from capacity.speed_grid import ParetoPoint, front
 from capacity.speed_options import QUALITY
 from capacity.units import GIB
 
-FRONT_POINTS = 48
+FRONT_POINTS = 128
 MOST_RUNNING = 1e5
 
 

@@ -5,7 +5,7 @@ Source: estimate.py per variant; which quality warnings exist, with their source
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from capacity.errors import CapacityError
 from capacity.parallelism import valid_tensor_parallel_sizes
-from capacity.performance.deployment import planned
+from capacity.performance.deployment import Planned, planned
 from capacity.performance.predict import forecast
-from capacity.performance.records import Forecast
+from capacity.performance.records import SLOWEST_PCIE_GBS, Forecast
 from capacity.precision import resolve_weight_format
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
@@ -34,10 +34,26 @@ QUALITY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """A choice of what stays in host memory."""
+
+    key: str
+    label: str
+    changes: Mapping[str, float]
+
+
+OFFLOADS = (
+    Offload(key="none", label="nothing in host memory", changes={}),
+    Offload(key="kv", label="KV blocks, 64 GiB in host memory", changes={"kv_offloading_size_gib": 64.0}),
+    Offload(key="weights", label="weights, 8 GiB per GPU in host memory", changes={"cpu_offload_gib": 8.0}),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One row. Figures are None with ``reason`` where it cannot run. ``weights_gib``: on the fullest GPU.
 
-    ``traffic_gb_per_s``: bytes that one GPU sends over its link per second of decoding, in 1e9.
+    ``traffic_gb_per_s``: bytes that one GPU sends over its link per second of decoding, in 1e9. ``note``: what a host tier does.
     """
 
     changes: dict[str, Any]
@@ -47,7 +63,9 @@ class Variant:
     forecast: Forecast | None
     traffic_gb_per_s: float | None
     quality: str
+    quality_kinds: tuple[str, ...]
     reason: str | None
+    note: str = ""
 
 
 def format_variants(
@@ -56,13 +74,56 @@ def format_variants(
     concurrency: float,
     weights: Sequence[str] = WEIGHTS,
     caches: Sequence[str] = CACHES,
+    prefix: bool | None = None,
+    offload: Offload | None = None,
 ) -> list[Variant]:
-    """Weight formats x cache formats, prefix sharing as the scenario has it. A format that would quantise nothing of this
-    model (mxfp4 without experts) is left out."""
+    """Weight formats x cache formats at one choice of prefix sharing (None: as the scenario has it) and offload. A format
+    that would quantise nothing of this model (mxfp4 without experts) is left out."""
     spec = model_of(scenario)
     useful = [w for w in weights if w == "bf16" or quantised_share(spec, resolve_weight_format(w, spec)) > 0]
+    common: dict[str, Any] = {} if prefix is None else {"enable_prefix_caching": prefix}
+    if offload is not None:
+        common |= offload.changes
     return _variants(
-        scenario, [{"weight_format": w, "kv_cache_dtype": c} for w in useful for c in caches], concurrency
+        scenario,
+        [{"weight_format": w, "kv_cache_dtype": c, **common} for w in useful for c in caches],
+        concurrency,
+    )
+
+
+def option_variants(scenario: Scenario, *, concurrency: float) -> list[Variant]:
+    """Every weight format x cache format x prefix sharing x offload, in that order."""
+    return [
+        row
+        for prefix in (False, True)
+        for offload in OFFLOADS
+        for row in format_variants(scenario, concurrency=concurrency, prefix=prefix, offload=offload)
+    ]
+
+
+def prefix_note(scenario: Scenario, prefix: bool | None) -> str:
+    """What a choice of prefix sharing means for this workload."""
+    shared = scenario.shared_prefix_tokens
+    if prefix is False or (prefix is None and scenario.enable_prefix_caching is False):
+        return "each request keeps and computes its whole prompt"
+    if not shared:
+        return "no shared_prefix_tokens are given, so sharing saves nothing"
+    return f"the first {shared:,} tokens of all prompts are kept and computed once"
+
+
+def host_tier(found: Planned) -> str:
+    """What a tier of KV blocks in host memory holds and what a prompt that comes back from it costs; empty without one."""
+    size = found.plan.resolved.scenario.kv_offloading_size_gib
+    if not size:
+        return ""
+    d = found.deployment
+    cache = found.prompt_tokens * d.work.kv_bytes + d.work.state_bytes
+    load = cache / d.layout.tensor / ((d.gpu.pcie_gbs or SLOWEST_PCIE_GBS) * 1e9)
+    alone = forecast(d, np.array([1.0]), found.prompt_tokens, found.output_tokens)
+    held = int(size * GIB / cache) if cache else 0
+    return (
+        f"{size:g} GiB of host memory hold {held:,} more prompts of {found.prompt_tokens:,.0f} tokens for when they come back; "
+        f"loading one takes at least {load * 1e3:,.1f} ms, computing it about {float(alone.ttft_s.value[0]) * 1e3:,.0f} ms"
     )
 
 
@@ -92,19 +153,26 @@ def _variants(scenario: Scenario, changes: Sequence[dict[str, Any]], concurrency
     found = []
     for row, change in zip(side_by_side(scenario, changes, concurrency=concurrency), changes, strict=True):
         plan, speed = row["planned"], row["forecast"]
+        kinds = quality_kinds(change, plan)
         found.append(
             Variant(
                 changes=change,
                 gpus=plan.deployment.layout.gpus if plan else None,
-                weights_gib=max(stage.total for stage in plan.plan.weights.stages) / GIB if plan else None,
+                weights_gib=_weights_gib(plan) if plan else None,
                 kv_concurrency=plan.kv_requests if plan else None,
                 forecast=speed,
                 traffic_gb_per_s=_traffic(plan, speed) if plan else None,
-                quality=_quality(change, plan),
+                quality=_quality(kinds),
+                quality_kinds=kinds,
                 reason=row["reason"],
+                note=host_tier(plan) if plan else "",
             )
         )
     return found
+
+
+def _weights_gib(found: Planned) -> float:
+    return float(max(stage.total for stage in found.plan.weights.stages) - found.deployment.host_bytes) / GIB
 
 
 def _traffic(plan: Any, speed: Forecast) -> float:
@@ -129,14 +197,21 @@ def _traffic(plan: Any, speed: Forecast) -> float:
     return float((reduce_ + exchange) / speed.itl_s.value[0] / 1e9)
 
 
-def _quality(change: dict[str, Any], plan: Any) -> str:
+def quality_kinds(change: Mapping[str, Any], found: Planned | None) -> tuple[str, ...]:
+    """Keys of QUALITY that apply to a variant."""
     parts = []
-    if plan is not None:
-        size = plan.deployment.work.precision
-        parts.append(QUALITY["16 bit" if size == "bf16" else "8 bit" if size in ("fp8", "int8") else "4 bit"])
+    if found is not None:
+        size = found.deployment.work.precision
+        parts.append("16 bit" if size == "bf16" else "8 bit" if size in ("fp8", "int8") else "4 bit")
     if str(change.get("kv_cache_dtype", "")).startswith("fp8"):
-        parts.append(f"fp8 cache: {QUALITY['fp8 cache']}")
-    return "; ".join(parts)
+        parts.append("fp8 cache")
+    return tuple(parts)
+
+
+def _quality(kinds: Sequence[str]) -> str:
+    return "; ".join(
+        QUALITY[kind] if kind != "fp8 cache" else f"fp8 cache: {QUALITY[kind]}" for kind in kinds
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,3 +271,20 @@ def disaggregated(
             "the cache moves over the GPUs' own link; a network is slower",
         ),
     )
+
+
+def disaggregated_splits(scenario: Scenario, *, replicas: int, concurrency: float) -> list[Disaggregated]:
+    """Every split of ``replicas`` of the scenario's layout into prefill and decode, the most requests/s first.
+
+    Raises CapacityError for fewer than 2 replicas, or where one does not fit.
+    """
+    if not 2 <= replicas <= 64:
+        raise CapacityError(
+            f"{replicas:,} replicas cannot be split into prefill and decode; expected 2 to 64",
+            field="data_parallel_size",
+        )
+    rows = [
+        disaggregated(scenario, prefill_replicas=n, decode_replicas=replicas - n, concurrency=concurrency)
+        for n in range(1, replicas)
+    ]
+    return sorted(rows, key=lambda row: -row.requests_per_s)

@@ -157,7 +157,8 @@ class Coefficients:
             reasons.append(f"never measured: {what}")
         elif release and "release" not in hit:
             reasons.append(
-                f"release {release} was not measured here; the coefficients end {deepest.last_date or 'undated'}"
+                f"release {release} was not measured here; the coefficients "
+                + (f"end {deepest.last_date}" if deepest.last_date else "are of runs without a date")
                 if deepest
                 else ""
             )

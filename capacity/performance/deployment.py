@@ -21,6 +21,7 @@ from capacity.performance.records import Deployment
 from capacity.performance.work import step_work
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
+from capacity.units import GIB
 
 Array = NDArray[np.float64]
 
@@ -105,6 +106,7 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
         cached_tokens=shared,
         speculative_tokens=scenario.num_speculative_tokens,
         acceptance=acceptance,
+        host_bytes=min(scenario.cpu_offload_gib * GIB, max(stage.total for stage in found.weights.stages)),
     )
     return Planned(
         deployment=deployment,

@@ -19,11 +19,20 @@ from capacity.performance.measured import MeasuredPoint, correction, point_warni
 from capacity.performance.peers import Peers, held_between, peers_of
 from capacity.performance.records import Band, Deployment, Forecast
 from capacity.performance.terms import StepTerms, first_token_terms, step_terms
+from capacity.units import GIB
 
 Array = NDArray[np.float64]
 
 V0_RELEASES = ("0.0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
-WIDER = {"release": 1.25, "pipeline": 1.5, "domain": 1.5, "speculative": 1.5, "length": 1.3, "load": 1.3}
+WIDER = {
+    "release": 1.25,
+    "pipeline": 1.5,
+    "domain": 1.5,
+    "speculative": 1.5,
+    "host": 1.5,
+    "length": 1.3,
+    "load": 1.3,
+}
 LONGEST_MEASURED = 33_000.0
 WIDEST = 1.2
 # A measured figure this many times off is another deployment or another unit (milliseconds are 1,000 times off).
@@ -117,11 +126,13 @@ def step_seconds(
         cached_tokens=deployment.cached_tokens,
         step_tokens=1.0 + deployment.speculative_tokens,
     )
-    step = np.maximum(_seconds("step", terms.values, prepared), terms.floor_s[0])
+    terms.floor_s = np.maximum(terms.floor_s, deployment.host_s)
+    step = np.maximum(_seconds("step", terms.values, prepared) + deployment.host_s, terms.floor_s[0])
     first = _seconds(
         "first_token", first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens), prepared
     )
-    return step, np.maximum(first, terms.prefill_matmul[0] + terms.prefill_attention[0]), terms
+    first = np.maximum(first, terms.prefill_matmul[0] + terms.prefill_attention[0])
+    return step, first + deployment.host_s, terms
 
 
 def accepted_per_step(tokens: int, acceptance: float | None) -> float:
@@ -213,7 +224,7 @@ def forecast(
     rate = running / service
     ttft_half = np.where(wait > 0, np.maximum(first_half, e2e_half), first_half)
     values = terms.values[:, 0]
-    parts = _parts(values, chain["step"].factors, tpot * per_step)
+    parts = _parts(values, chain["step"].factors, tpot * per_step, deployment.host_s)
     at_peak = values[3] + values[4] + values[5] + values[6]
     mfu = np.minimum(at_peak / (tpot * per_step), 1.0)
     mbu = np.minimum(terms.read_bound_s[0] / (tpot * per_step), 1.0)
@@ -323,8 +334,9 @@ def _with_points(
     return fixed[index], tpot_half[index], first, first_half
 
 
-def _parts(values: Array, factors: Array, total: Array) -> dict[str, Array]:
+def _parts(values: Array, factors: Array, total: Array, host_s: float) -> dict[str, Array]:
     spent = values * factors[:, None]
+    host = {"host_memory": np.full(total.shape, host_s)} if host_s else {}
     raw = {
         "weights": spent[0] + spent[1],
         "kv_cache": spent[2],
@@ -333,6 +345,7 @@ def _parts(values: Array, factors: Array, total: Array) -> dict[str, Array]:
         "links": spent[7] + spent[9],
         "launches": spent[10] + spent[12] + spent[13] + spent[14] + spent[15] + spent[16],
     }
+    raw |= host
     whole = sum(raw.values())
     return {name: part / whole * total for name, part in raw.items()}
 
@@ -365,6 +378,12 @@ def _extrapolation(
                 "speculative decoding without speculative_acceptance: its cost is counted and no gain"
             )
         found.append("speculative decoding: no measured point with a known acceptance")
+    if deployment.host_bytes:
+        wider *= WIDER["host"]
+        found.append(
+            f"{deployment.host_bytes / GIB:,.1f} GiB of weights per GPU in host memory: no measured point; they are read over "
+            "PCIe in every step"
+        )
     if length > LONGEST_MEASURED:
         wider *= WIDER["length"]
         found.append(f"requests of {length:,.0f} tokens; measured ones end near {LONGEST_MEASURED:,.0f}")

@@ -16,6 +16,8 @@ from capacity.performance.work import StepWork
 
 Array = NDArray[np.float64]
 
+SLOWEST_PCIE_GBS = 16.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
@@ -23,6 +25,7 @@ class Deployment:
 
     ``most_running``: requests of the whole deployment that KV cache and seats allow at this workload; ``limited_by`` names
     the smaller one ("KV-bound" or "seat-bound"). ``speculative_tokens`` with ``acceptance`` = the share of them accepted.
+    ``host_bytes``: weights of one GPU that stay in host memory and cross its PCIe link in every step.
     """
 
     work: StepWork
@@ -35,6 +38,12 @@ class Deployment:
     cached_tokens: float = 0.0
     speculative_tokens: int = 0
     acceptance: float | None = None
+    host_bytes: float = 0.0
+
+    @property
+    def host_s(self) -> float:
+        """Seconds that reading the weights in host memory takes per step."""
+        return self.host_bytes / ((self.gpu.pcie_gbs or SLOWEST_PCIE_GBS) * 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

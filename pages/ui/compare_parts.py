@@ -58,6 +58,15 @@ def spread(value: float | None, low: float | None, high: float | None, show: Any
     return f" ({first}-{last})"
 
 
+def together(text: str) -> str:
+    """``spread`` as a table cell shows it: a line ends before the bracket and not inside it.
+
+    >>> together(" (700 ms-1.2 s)") == " (700\u00a0ms\u20111.2\u00a0s)"
+    True
+    """
+    return text[:1] + text[1:].replace(" ", "\u00a0").replace("-", "\u2011")
+
+
 def download(label: str, data: Any, name: str, mime: str, *, key: str, small: bool = True) -> None:
     """A download button; ``data`` may be a function that is asked on the click."""
     st.download_button(

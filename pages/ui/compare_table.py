@@ -12,7 +12,7 @@ from typing import Any
 
 from capacity.compare import ROWS, Column, Figure, Row, change, different_inputs
 from capacity.scenario import field_table
-from pages.ui.compare_parts import plain, seconds, spread
+from pages.ui.compare_parts import plain, seconds, spread, together
 from pages.ui.format import UNKNOWN, count, first_upper, gib
 
 SAME = 0.005
@@ -46,7 +46,8 @@ def cell(row: Row, figure: Figure, first: Figure | None) -> str:
     if figure.value is None:
         return UNKNOWN
     show = shown(row.unit)
-    text = f"**{plain(show(figure.value))}**{plain(spread(figure.value, figure.low, figure.high, show))}"
+    around = together(spread(figure.value, figure.low, figure.high, show))
+    text = f"**{plain(show(figure.value))}**{plain(around)}"
     mark = difference(row, figure, first)
     return f"{text}  \n{mark}" if mark else text
 

@@ -20,6 +20,7 @@ from pages.ui.format import count
 HEIGHT = 440
 UPPER, LOWER = (0.55, 1.0), (0.0, 0.45)
 REACH = 1e5
+LIGHT_INK = "#1B1F24"
 
 
 def levels(found: Estimate) -> np.ndarray:
@@ -31,7 +32,7 @@ def levels(found: Estimate) -> np.ndarray:
 
 
 def speed_curve(
-    found: Estimate, *, load: float, measured: Sequence[MeasuredPoint] = (), ink: str = "#1B1F24"
+    found: Estimate, *, load: float, measured: Sequence[MeasuredPoint] = (), ink: str = LIGHT_INK
 ) -> Chart:
     """The two curves of ``found`` (a forecast over ``levels``) with ``load`` marked on both."""
     one = found.forecast
@@ -143,6 +144,7 @@ def _limits(found: Estimate, figure: Drawing, reach: Sequence[float], ink: str) 
             xanchor="right" if at > sum(reach) / 2 else "left",
             yanchor="bottom",
             font={"color": ink, "size": 13},
+            bgcolor="#0F1419" if ink != LIGHT_INK else "#FFFFFF",
         )
     return shapes
 
