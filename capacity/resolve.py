@@ -117,6 +117,8 @@ def resolve(scenario: Scenario) -> Resolved:
         kv_format = replace(kv_format, element_bytes=float(model_dtype_bytes))
     max_model_len = _length(scenario, spec, release, taken)
     block = _block_size(scenario, spec, gpu, release, taken)
+    if scenario.block_size is not None:
+        warnings.extend(_other_block(scenario.block_size, spec, gpu, release))
     seats, tokens = _scheduler(scenario, spec, release, gpu, total_bytes, max_model_len, taken)
     utilization = scenario.gpu_memory_utilization
     if utilization is None:
@@ -285,6 +287,18 @@ def _length(scenario: Scenario, spec: ModelSpec, release: EngineRelease, taken: 
             field="max_model_len",
         )
     return scenario.max_model_len
+
+
+def _other_block(asked: int, spec: ModelSpec, gpu: Gpu | None, release: EngineRelease) -> list[str]:
+    """A warning where the MLA kernel of the card takes other blocks than the one asked for."""
+    major = gpu.compute_capability.split(".")[0] if gpu is not None and gpu.vendor == "NVIDIA" else ""
+    wanted = MLA_BLOCK_SIZE.get(int(major)) if major.isdigit() else None
+    if not spec.uses_mla or release.runner != "v1" or wanted is None or asked % wanted == 0:
+        return []
+    return [
+        f"block_size {asked} is no multiple of {wanted}, which the MLA kernels of {gpu.name if gpu else 'this card'} take: "
+        f"the engine may set {wanted} itself or take another kernel"
+    ]
 
 
 def _block_size(

@@ -121,3 +121,14 @@ def test_an_offload_above_the_weights_is_said(asked: float, warned: bool) -> Non
         )
     )
     assert any("cpu_offload_gib 40 is more than the 14." in text for text in found.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("gpu", "block", "warned"),
+    [("h200", 16, True), ("h200", 64, False), ("h200", 128, False), ("a100-80-sxm", 16, False)],
+)
+def test_blocks_that_an_mla_kernel_does_not_take_are_said(gpu: str, block: int, warned: bool) -> None:
+    keys = {"model": "deepseek-ai/DeepSeek-V2-Lite", "gpu": gpu, "block_size": block}
+    assert (
+        any("no multiple of 64, which the MLA kernels" in text for text in planned(**keys).warnings) is warned
+    )

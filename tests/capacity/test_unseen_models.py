@@ -189,3 +189,13 @@ def test_the_longest_request_follows_the_engines_keys(lengths: dict[str, int], l
 def test_models_that_are_no_decoders_are_refused(model_type: str) -> None:
     with pytest.raises(ConfigError, match="expected a causal"):
         parse_config(_text(model_type, 2, 64, 2, 2, 128, 1000))
+
+
+def test_low_rank_families_need_their_rank_unless_the_config_switches_it_off() -> None:
+    config = _text("deepseek_v2", 12, 1280, 10, 10, 6848, 129280, qk_nope_head_dim=128, qk_rope_head_dim=64)
+    with pytest.raises(ConfigError, match="kv_lora_rank is missing"):
+        parse_config(config)
+    plain = parse_config(
+        {**config, "use_mla": False, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "kv_lora_rank": None}
+    )
+    assert _owned(plain) == (12, 12 * 2 * 10 * (128 + 128))
