@@ -18,14 +18,18 @@ from typing import NoReturn
 from capacity.errors import CapacityError
 from capacity.telemetry import TargetSnapshot, down
 from connectors.addresses import metrics_url, redacted
+from connectors.alert_rules import rule_file
 from connectors.engine_config import Limits
 from connectors.errors import BadTarget, ConnectorError
+from connectors.grafana import dashboard_file
 from connectors.model_config import config_of
 from connectors.prometheus_snapshots import recent
 from connectors.report import PoolReport, pool_report
 from connectors.scrape import client_for, observe, read_file
 from connectors.targets import Target, access_for
 from connectors.text_report import lines
+
+RULE_FILES = {"alerts": rule_file, "grafana": dashboard_file}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--count", type=whole, help="stop after this many reports")
     config = verbs.add_parser("config", help="print a model's config.json from a path or a Hugging Face hub")
     config.add_argument("source", help="organisation/name, a file or a model folder")
+    sub = verbs.add_parser("rules", help="print Prometheus alert rules or a Grafana dashboard")
+    sub.add_argument("--what", choices=tuple(RULE_FILES), default="alerts", help="which file")
+    sub.add_argument("--selector", help="label matchers, such as '{job=\"vllm\"}'")
+    sub.add_argument("--output", metavar="FILE", help="write to a file instead")
     verbs.add_parser("demo", help="run a demonstration pool", add_help=False)
     return parser
 
@@ -178,6 +186,19 @@ def _watch(args: argparse.Namespace) -> int:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
+def _rules(args: argparse.Namespace) -> int:
+    text = RULE_FILES[args.what](args.selector)
+    if args.output is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(args.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror.lower() if error.strerror else "unknown cause"
+        raise BadTarget(f"{args.output} cannot be written ({reason}); valid: a file in a folder") from error
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -192,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verb == "config":
             print(json.dumps(config_of(args.source), indent=2))
             return 0
+        if args.verb == "rules":
+            return _rules(args)
         report, status = _scrape(args)
     except (ConnectorError, CapacityError) as error:
         print(f"waterline: {error}", file=sys.stderr)

@@ -10,8 +10,10 @@ import streamlit as st
 
 from capacity.errors import CapacityError
 from capacity.live_series import LatencySeries, PoolSeries, latency_series, pool_series
+from connectors.alert_rules import rule_file
 from connectors.demo.incidents import incidents
 from connectors.errors import ConnectorError
+from connectors.grafana import dashboard_file
 from connectors.incident_file import SavedWindow, dump, load
 from connectors.live_view import LiveView
 from connectors.moment import moment_of
@@ -52,6 +54,7 @@ def controls(service: LiveService) -> None:
         target_controls(service)
         marker_controls(service)
         share_controls(service)
+        rule_controls(service)
 
 
 def share_controls(service: LiveService) -> None:
@@ -70,6 +73,28 @@ def share_controls(service: LiveService) -> None:
             key="live_save",
         )
         st.file_uploader("Open a saved file", type=["gz"], key="live_open")
+
+
+def rule_controls(service: LiveService) -> None:
+    """Alerts and a dashboard with the lines of this page, for the Prometheus that scrapes the same engines."""
+    selectors = {t.selector for t in service.settings.targets if t.kind == "prometheus"}
+    selector = selectors.pop() if len(selectors) == 1 else None
+    with st.expander("Alerts and dashboard", key="live_rules"):
+        st.caption("The same lines, verdicts and actions as on this page:")
+        st.download_button(
+            "Alert rules for Prometheus",
+            data=lambda: rule_file(selector),
+            file_name="waterline-rules.yml",
+            mime="application/yaml",
+            key="live_rules_alerts",
+        )
+        st.download_button(
+            "Dashboard for Grafana",
+            data=lambda: dashboard_file(selector),
+            file_name="waterline-grafana.json",
+            mime="application/json",
+            key="live_rules_grafana",
+        )
 
 
 def save(service: LiveService, start_s: float, end_s: float) -> bytes:

@@ -162,6 +162,14 @@ def test_before_and_after_a_marker(demo: LiveService) -> None:
     assert list(table.columns) == ["Figure", "Before", "After"] and "KV peak" in set(table["Figure"])
 
 
+def test_alert_rules_and_dashboard_can_be_downloaded(demo: LiveService) -> None:
+    page = run()
+    assert [b.label for b in page.get("download_button")][-2:] == [
+        "Alert rules for Prometheus",
+        "Dashboard for Grafana",
+    ]
+
+
 def test_a_saved_file_shows_what_was_found_then(empty: LiveService) -> None:
     one = Interval(
         target="pool-a",
