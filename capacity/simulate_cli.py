@@ -23,13 +23,14 @@ from capacity.simulation.report import Slo, report
 from capacity.simulation.run import ClosedLoop, Run
 from capacity.simulation.settings import EngineSettings, SwapTier
 from capacity.simulation.simulator import Simulation
-from capacity.simulation.workload_keys import length_of, read_workload
+from capacity.simulation.workload_keys import WORKLOAD_KEYS, length_of, read_workload
 from capacity.workload import Requests
 
 ASSUMED_BLOCK_BYTES = 2 << 20
 ASSUMED_LINK_BYTES_PER_S = 25e9
 ASSUMED_HOST_FACTOR = 1
 MOST_LOGGED = 20_000
+TRACE_KEYS = ("speedup", "max_requests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +267,11 @@ def _requests(
             raise CapacityError("the trace is not text; expected CSV or JSON lines", field="trace")
         found = parse_trace(trace_text)
         extra = keys.mapping(given, "workload") if given is not None else {}
-        keys.refuse_unknown(extra, ("speedup", "max_requests"), "workload (with a trace)")
+        keys.refuse_unknown(extra, (*TRACE_KEYS, *WORKLOAD_KEYS), "workload (with a trace)")
+        replaced = [key for key in extra if key not in TRACE_KEYS]
+        if replaced:
+            note = f"the trace takes the place of the workload's {', '.join(replaced)}"
+            found = replace(found, notes=(*found.notes, note))
         return _cut(found, extra), None
     if given is None:
         raise CapacityError(

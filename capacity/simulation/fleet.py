@@ -51,6 +51,10 @@ class Autoscale:
     start_delay_s: float = 60.0
     check_s: float = 5.0
 
+    def crowded(self, waiting: int, kv_usage: float, engines: int) -> bool:
+        """Whether one more is wanted."""
+        return waiting > self.waiting_per_replica * max(engines, 1) or kv_usage > self.kv_threshold
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:

@@ -16,6 +16,7 @@ import numpy as np
 from capacity.simulation.findings import findings, unsteady
 from capacity.simulation.meters import GapHistogram, quantile
 from capacity.simulation.record import ABORTED, FINISHED, REJECTED, UNSEEN
+from capacity.simulation.report_tables import refused_over_time, request_rows
 from capacity.simulation.run import Run
 from capacity.simulation.step_time import TICKS_PER_S
 
@@ -176,14 +177,17 @@ def report(
         "confidence": {name: batch_interval(getattr(table, name)[kept]) for name in ("ttft_s", "e2e_s")},
         "refusals": dict(sorted(run.refusals.items())),
         "retries": run.retries,
+        "queueing_notices": run.notices,
+        "utilisation": _utilisation(run, first, float(last)),
         "replicas": _replicas(run),
         "duration_s": float(last) - first,
         "wall_s": wall_s,
     }
     if timeline:
         result["timeline"] = [engine.meter.timeline.as_columns() for engine in run.engines]
+        result["timeline_refused"] = refused_over_time(run, table, result["timeline"][0]["t_s"])
     if gantt:
-        result["gantt"] = _gantt(run, table)
+        result["gantt"] = request_rows(run, table)
     return result
 
 
@@ -254,6 +258,14 @@ def _usage(run: Run, first: float, last: float) -> dict[str, float | None]:
         "p99": max((value for value in p99 if value is not None), default=None),
         "peak": max(meter.peak_blocks / meter.total_blocks for meter in meters),
     }
+
+
+def _utilisation(run: Run, first: float, last: float) -> float | None:
+    """Share of the engines' time, from their start on, in which a step was being computed."""
+    late = run.started
+    spans = [last - first] * (len(run.engines) - len(late)) + [max(last - at, 0.0) for at in late]
+    busy = sum(engine.meter.busy_ticks for engine in run.engines) / TICKS_PER_S
+    return _ratio(min(busy, sum(spans)), sum(spans))
 
 
 def _preemption(run: Run, table: Table) -> dict[str, Any]:
@@ -352,31 +364,4 @@ def _replicas(run: Run) -> list[dict[str, Any]]:
             "peak_waiting": engine.meter.peak_waiting,
         }
         for engine in run.engines
-    ]
-
-
-def _gantt(run: Run, table: Table) -> list[dict[str, Any]]:
-    """Up to 200 requests, one bar each."""
-    names = ("unseen", "finished", "rejected", "aborted")
-
-    def value(column: np.ndarray, row: int) -> float | None:
-        number = float(column[row])
-        return number if math.isfinite(number) else None
-
-    return [
-        {
-            "request": row,
-            "arrival_s": value(table.arrival_s, row),
-            "scheduled_s": value(table.scheduled_s, row),
-            "first_token_s": value(table.first_token_s, row),
-            "end_s": value(table.end_s, row),
-            "outcome": names[table.outcome[row]],
-            "reason": run.record.reasons[table.reason[row]]
-            if table.outcome[row] in (REJECTED, ABORTED)
-            else None,
-            "prompt_tokens": int(table.prompt[row]),
-            "output_tokens": int(table.output[row]),
-            "preemptions": int(table.preemptions[row]),
-        }
-        for row in range(min(len(table.outcome), 200))
     ]

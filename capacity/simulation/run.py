@@ -28,7 +28,7 @@ class Run:
     """What a simulation leaves behind.
 
     ``arrival_s``: when each request was first sent (inf: a closed loop never came to it). ``until_s``: the run was cut
-    there. ``started``: when further engines became ready.
+    there. ``notices``: `queueing` notices that kept a client in the line. ``started``: when further engines became ready.
     """
 
     requests: Requests
@@ -39,6 +39,7 @@ class Run:
     end_s: float
     cancelled: bool = False
     ejections: int = 0
+    notices: int = 0
     started: list[float] = field(default_factory=list)
     until_s: float | None = None
     arrival_s: np.ndarray = field(default_factory=lambda: np.zeros(0))

@@ -22,7 +22,7 @@ from capacity.simulation.record import FINISHED, REJECTED, Event, Record
 from capacity.simulation.replica import Replica
 from capacity.simulation.rules import make_rules
 from capacity.simulation.run import ClosedLoop, Run, Stopped
-from capacity.simulation.sequence import GONE, Prefix
+from capacity.simulation.sequence import GONE, WAITING, Prefix
 from capacity.simulation.sequence import Sequence as Live
 from capacity.simulation.settings import EngineSettings
 from capacity.simulation.step_time import TICKS_PER_S, to_ticks
@@ -69,7 +69,7 @@ class Simulation:
         self.events: list[tuple[int, int, str, object]] = []
         self.sequence = 0
         self.refusals: dict[str, int] = {}
-        self.retries = 0
+        self.retries = self.notices = 0
         self.started: list[float] = []
         self.where: dict[tuple[int, int], Replica] = {}
         self.next_request = 0
@@ -88,8 +88,6 @@ class Simulation:
             self.arrival_s[:] = np.inf  # known when it is sent
         for _ in range(self.fleet.replicas):
             self._start_engine()
-
-    # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> Run:
         """Carry the run out."""
@@ -118,6 +116,7 @@ class Simulation:
             end_s=now / TICKS_PER_S,
             cancelled=self.cancelled,
             ejections=self.health.ejections,
+            notices=self.notices,
             started=self.started,
             arrival_s=self.arrival_s,
             until_s=None if self.until == END else self.until / TICKS_PER_S,
@@ -324,7 +323,12 @@ class Simulation:
         return True
 
     def _give_up(self, live: Live, why: str, now: int) -> None:
-        if live.state == GONE or (why == "impatient" and live.first_token is not None):
+        if live.state == GONE or (why.startswith("impatient") and live.first_token is not None):
+            return
+        longer = self.client.queueing_patience_s
+        if why == "impatient" and longer is not None and live.state == WAITING:
+            self.notices += 1
+            self._push(max(live.arrival + to_ticks(longer), now), "timeout", (live, "impatient_in_line"))
             return
         engine = self.where.pop((live.id, live.attempt), None)
         if engine is None:
@@ -348,8 +352,6 @@ class Simulation:
                 self.health.seen(engine.number, e2e_s / max(live.output, 1), now / TICKS_PER_S)
             if self.closed_loop:
                 self._next_of_loop(now + to_ticks(self.closed_loop.think_s))
-
-    # -- engines come and go ---------------------------------------------------------------------------------------
 
     def _start_engine(self, now: int = 0) -> None:
         number = len(self.engines)
@@ -388,11 +390,10 @@ class Simulation:
         scale = self.fleet.autoscale
         assert scale is not None
         view = PoolView(self.up)
-        crowded = (
-            view.waiting > scale.waiting_per_replica * max(len(self.up), 1)
-            or view.kv_usage > scale.kv_threshold
-        )
-        if crowded and len(self.up) + self.starting < scale.max_replicas:
+        if (
+            scale.crowded(view.waiting, view.kv_usage, len(self.up))
+            and len(self.up) + self.starting < scale.max_replicas
+        ):
             self.starting += 1
             self._push(now + to_ticks(scale.start_delay_s), "start", None)
         self._push(now + to_ticks(scale.check_s), "check", None)

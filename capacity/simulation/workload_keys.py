@@ -24,7 +24,7 @@ from capacity.workload import (
     Workload,
 )
 
-_WORKLOAD = (
+WORKLOAD_KEYS = (
     "arrival",
     "prompt_tokens",
     "output_tokens",
@@ -56,7 +56,7 @@ def read_workload(
 ) -> tuple[Requests, ClosedLoop | None]:
     """Requests of a ``workload`` object; ``lengths``: the planner's lengths, where the workload gives none."""
     values = keys.mapping(given, "workload")
-    keys.refuse_unknown(values, _WORKLOAD, "workload")
+    keys.refuse_unknown(values, WORKLOAD_KEYS, "workload")
     if values.get("requests") is not None:
         others = [key for key in values if key != "requests"]
         if others:

@@ -28,6 +28,7 @@ MOST_REQUESTS = 200_000
 SMALL = 200
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 REFINE = 8
+TABLES = ("timeline", "timeline_refused", "gantt", "events")
 
 
 class Cancelled(Exception):
@@ -190,7 +191,7 @@ def export(outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 "policy": one.policy.letter,
                 "name": one.policy.name,
                 "scenario": one.scenario,
-                "answer": {k: v for k, v in one.answer.items() if k not in ("timeline", "gantt", "events")},
+                "answer": {k: v for k, v in one.answer.items() if k not in TABLES},
             }
             for one in outcomes
         ],
