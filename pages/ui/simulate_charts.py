@@ -96,7 +96,7 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
         panel for panel in PANELS if panel[0] != "refused" or any(refused(one.answer) for one in outcomes)
     ]
     data: list[dict[str, Any]] = []
-    layout = _frame(len(panels), 104 if len(panels) > 3 else 132, ink)
+    layout = frame(len(panels), 104 if len(panels) > 3 else 132, ink)
     for row, (key, label) in enumerate(panels, start=1):
         axis, unit = "" if row == 1 else str(row), " %" if key == "waterline" else ""
         layout[f"yaxis{axis}"] |= {"title": {"text": label}, "rangemode": "tozero"}
@@ -152,7 +152,7 @@ def _most_waiting(one: Outcome, values: dict[str, list[float]]) -> float:
     return max(values["waiting"], default=0.0)
 
 
-def _frame(rows: int, height: int, ink: str) -> dict[str, Any]:
+def frame(rows: int, height: int, ink: str) -> dict[str, Any]:
     """``rows`` panels over one x axis, a legend above."""
     gap = 0.045
     tall = (1 - gap * (rows - 1)) / rows
@@ -193,7 +193,7 @@ def sweep_chart(
         ("ttft_p99_s", "TTFT p99, s (log)", slo.get("ttft_s")),
         ("tpot_p99_s", "TPOT p99, s (log)", slo.get("tpot_s")),
     ]
-    layout = _frame(len(panels), 170, ink)
+    layout = frame(len(panels), 170, ink)
     data: list[dict[str, Any]] = []
     rates = [p.rate_rps for _, points in found for p in points if math.isfinite(p.rate_rps)]
     top = max(rates, default=1.0)

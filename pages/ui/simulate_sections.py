@@ -18,6 +18,7 @@ from pages.ui.format import count, first_upper, table_csv
 from pages.ui.link import link
 from pages.ui.simulate_inputs import Inputs
 from pages.ui.simulate_runs import Cancelled, Outcome, export, logged_run, name_of, sweep
+from pages.ui.simulate_throughput import throughput
 
 TABS = ("Results", "Arrival rate", "Single requests", "Block map", "What was simulated")
 BANNERS = {
@@ -188,6 +189,7 @@ def _results(outcomes: Sequence[Outcome], inputs: Inputs) -> None:
     shown, numbers = words.result_rows(outcomes)
     _table(shown, "results", csv=numbers)
     st.caption("Percentiles are over finished requests. Queue time ends at the first scheduling.")
+    _chart(throughput(outcomes, ink=ink(), dark=dark()), "throughput")
     st.markdown(
         "**Means with their 95 % interval** (20 batch means; without one below 200 finished requests)"
     )

@@ -193,6 +193,7 @@ ROWS: tuple[Row, ...] = (
     *_spread("Queue time", "queue_s", ("p50", "p99")),
     ("Waterline, mean", lambda a: a["kv_usage"]["mean"], percent),
     ("Waterline, peak", lambda a: a["kv_usage"]["peak"], percent),
+    ("Engines busy", lambda a: a["utilisation"], percent),
     ("Output tokens/s", lambda a: a["output_tokens_per_s"], count),
     ("Tokens computed again", lambda a: a["recomputed_tokens"], count),
     ("Tokens for clients gone", lambda a: a["aborted_tokens"]["computed"], count),

@@ -21,6 +21,7 @@ from pages.ui.simulate_policies import Policy, scenarios
 from pages.ui.simulate_presets import Start, starts
 from pages.ui.simulate_runs import Outcome, export
 from pages.ui.simulate_sections import TABS
+from pages.ui.simulate_throughput import rates, throughput
 from pages.ui.simulate_words import cause, loud, verdict
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +208,20 @@ def test_waterline_rises_over_one_long_stretch() -> None:
     assert line["waterline"] == pytest.approx([10, 11, 50, 0])  # 10 blocks of prompt, 800 tokens at the end
     assert line["t_s"] == pytest.approx([0, 0.1, 64.1, 64.1], abs=1e-5)
     assert line["running"] == [1, 1, 1, 0]
+
+
+def test_throughput_adds_up_to_the_tokens_computed() -> None:
+    runs = outcomes(starts()[0])
+    for one in runs:
+        values = rates(one.answer)
+        wide = values["t_s"][1] - values["t_s"][0]
+        steps = one.answer["steps"]
+        assert sum(values["prompt_tokens_per_s"]) * wide == pytest.approx(steps["prompt_tokens"], abs=201)
+        assert sum(values["output_tokens_per_s"]) * wide == pytest.approx(steps["output_tokens"], abs=8)
+        assert values["preemptions"][-1] == one.answer["requests"]["preemptions"]
+    chart = throughput(runs, ink="#000000", dark=False)
+    assert "A 2,215 prompt and 500 output tokens" in chart.title
+    go.Figure(chart.figure.to_plotly_json())
 
 
 def test_words_tell_equal_policies_and_dead_runs() -> None:
