@@ -273,7 +273,7 @@ def as_text(answer: dict[str, Any], indent: int = 0) -> str:
 
 def _short(value: Any) -> str:
     if value is None:
-        return "unknown"
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
