@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
+from starlette.middleware import Middleware
 
 from connectors.api import routes
+from connectors.deep_links import DeepLinks
 from connectors.service import lifespan
 
-app = st.App("pages/navigation.py", lifespan=lifespan, routes=routes())
+PAGES = [path.stem for path in (Path(__file__).parent / "pages").glob("*.py")]
+
+app = st.App(
+    "pages/navigation.py",
+    lifespan=lifespan,
+    routes=routes(),
+    middleware=[Middleware(DeepLinks, pages=PAGES)],
+)

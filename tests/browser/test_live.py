@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -149,6 +150,24 @@ def test_the_answer_is_above_the_fold(page: Page) -> None:
     for selector in (*KEPT[:3], KEPT[4]):
         box = page.locator(selector).first.bounding_box()
         assert box is not None and box["y"] >= 0 and box["y"] + min(box["height"], 60) <= 900, (selector, box)
+
+
+def test_the_page_by_its_own_address_is_quiet_too(browser: Browser, server: str) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    tab = context.new_page()
+    noise: list[str] = []
+    missing: list[str] = []
+    tab.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: noise.append(str(error)))
+    tab.on("response", lambda answer: missing.append(answer.url) if answer.status >= 400 else None)
+    for address in ("/live", "/live/", "/live?live_window=15+min"):
+        tab.goto(f"{server}{address}")
+        tab.wait_for_selector(".st-key-live_chart_queue canvas", timeout=60_000)
+        assert tab.url.startswith(f"{server}/live")
+    assert noise == [] and missing == []
+    tab.get_by_test_id("stSidebarNav").get_by_role("link", name="Plan").click()
+    tab.wait_for_url(re.compile(rf"^{re.escape(server)}/(\?|$)"), timeout=30_000)
+    context.close()
 
 
 def test_nothing_is_cut_off_on_a_phone(browser: Browser, server: str) -> None:
