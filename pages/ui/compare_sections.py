@@ -73,8 +73,14 @@ def _downloads(columns: Sequence[Column], load: float | None) -> None:
     if not columns:
         st.caption("There is nothing to download yet.")
         return
+    entries, chosen = pinned(), settings()  # a download is made after the run, where no session is
     for label, data, name, mime in (
-        ("File: scenarios and settings", as_file, "waterline-compare.json", "application/json"),
+        (
+            "File: scenarios and settings",
+            lambda: as_file(entries, chosen),
+            "waterline-compare.json",
+            "application/json",
+        ),
         (
             "CSV: one figure a line",
             lambda: table_csv(tables.csv_rows(columns)),

@@ -6,7 +6,7 @@ Left out: widgets (compare_inputs) and figures.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -83,9 +83,9 @@ def settings() -> dict[str, str]:
     return {key: str(state[key]) for key in SETTINGS if state.get(key)}
 
 
-def as_file() -> str:
+def as_file(entries: Sequence[Entry], chosen: Mapping[str, str]) -> str:
     """Everything on the page as one JSON file."""
-    found = {"scenarios": [one.to_json() for one in pinned()], "settings": settings()}
+    found = {"scenarios": [one.to_json() for one in entries], "settings": dict(chosen)}
     return json.dumps(found, indent=2)
 
 

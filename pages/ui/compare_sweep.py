@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ VALUES = {
     "enable_expert_parallel": "on off",
 }
 MOST_VALUES = 500
+BETWEEN_S = 0.1
 
 
 def labels() -> dict[str, str]:
@@ -112,19 +115,32 @@ def sweep(entries: tuple[Entry, ...], load: float | None) -> None:
         st.caption("A sweep leaves measured points out: they hold for one deployment and one workload.")
 
 
+@dataclass
+class _Kept:
+    """A sweep in the session: what it is for, how far it came, and its grid once there is one."""
+
+    request: str
+    share: float = 0.0
+    grid: SpeedGrid | None = None
+
+
 def _swept(one: Entry, axes: tuple[Axis, Axis | None], load: float) -> SpeedGrid | None:
     """The grid: from the session when it is for the same request, else computed with progress and a cancel."""
     state = st.session_state
     request = json.dumps([one.scenario.to_json(), [(a.key, a.values) for a in axes if a], load], default=str)
-    have = state.get(RESULT)
-    if have is not None and have[0] == request and (have[1].complete or state.get(STOPPED) == request):
-        if not have[1].complete:
+    have: _Kept | None = state.get(RESULT)
+    if have is not None and have.grid is not None and have.request == request:
+        if have.grid.complete:
+            return have.grid
+        if state.get(STOPPED) == request:
             st.warning(
-                f"Stopped after {percent(have[2])}. What is missing is left blank.", icon=":material/warning:"
+                f"Stopped after {percent(have.share)}. What is missing is left blank.",
+                icon=":material/warning:",
             )
             st.button("Run the whole sweep", key="cmp_sweep_again", on_click=state.pop, args=(STOPPED, None))
-        kept: SpeedGrid = have[1]
-        return kept
+            return have.grid
+    # Put away before the work: once a visitor's click ends this run, the session takes nothing more from it.
+    kept = state[RESULT] = _Kept(request)
     place = st.empty()
     with place.container():
         bar = st.progress(0.0, text="Planning")
@@ -132,10 +148,14 @@ def _swept(one: Entry, axes: tuple[Axis, Axis | None], load: float) -> SpeedGrid
     total = int(
         np.prod([len(axis.values) if axis.key not in ARRAY_KEYS else 1 for axis in axes if axis] or [1])
     )
-    done, ended = [0.0], []
+    ended, told = [], [0.0]
 
     def on_row(share: float) -> bool:
-        done[0] = share
+        kept.share = share
+        now = time.monotonic()
+        if now - told[0] < BETWEEN_S:  # a browser that is told of every point never gets to send a click
+            return True
+        told[0] = now
         try:
             bar.progress(share, text=f"Planned {round(share * total):,} of {total:,}")
         except BaseException as end:  # Streamlit ends a run here; what was computed is kept first
@@ -143,12 +163,11 @@ def _swept(one: Entry, axes: tuple[Axis, Axis | None], load: float) -> SpeedGrid
             return False
         return True
 
-    grid = speed_grid(one.scenario, axes[0], axes[1], concurrency=load, on_row=on_row)
-    state[RESULT] = (request, grid, done[0])
+    kept.grid = speed_grid(one.scenario, axes[0], axes[1], concurrency=load, on_row=on_row)
     if ended:
         raise ended[0]
     place.empty()
-    return grid
+    return kept.grid
 
 
 def _show(grid: SpeedGrid, measure: str, table: dict[str, str]) -> None:
