@@ -5,7 +5,7 @@ Left out: the figures (capacity/speed_options.py). No Streamlit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from capacity.speed_options import Disaggregated, Variant
@@ -85,14 +85,23 @@ def layout_rows(rows: Sequence[Variant]) -> list[dict[str, str]]:
             "Traffic per GPU, GB/s": UNKNOWN
             if row.traffic_gb_per_s is None
             else f"{row.traffic_gb_per_s:,.1f}",
-            "Note": plain(first_upper(row.reason or _reasons(row))),
+            **({"Why not": plain(first_upper(row.reason or ""))} if any(one.reason for one in rows) else {}),
         }
         for row in rows
     ]
 
 
-def _reasons(row: Variant) -> str:
-    return "; ".join(row.forecast.reasons) if row.forecast and row.forecast.extrapolated else ""
+def extrapolations(rows: Sequence[Variant], name: Callable[[dict[str, Any]], str]) -> list[str]:
+    """Why figures of options are extrapolated, each reason once with the options that it is for."""
+    able = [row for row in rows if row.forecast is not None]
+    found: dict[str, list[str]] = {}
+    for row in able:
+        for reason in row.forecast.reasons if row.forecast else ():
+            found.setdefault(reason, []).append(name(row.changes))
+    return [
+        first_upper(reason) if len(names) == len(able) else f"{', '.join(names)}: {reason}."
+        for reason, names in found.items()
+    ]
 
 
 def split_rows(rows: Sequence[Disaggregated]) -> list[dict[str, str]]:
@@ -149,7 +158,7 @@ def split_csv(rows: Sequence[Disaggregated]) -> list[dict[str, Any]]:
     return [{key: getattr(row, key) for key in keys} for row in rows]
 
 
-def best(rows: Sequence[Variant], name: Any) -> str:
+def best(rows: Sequence[Variant], name: Callable[[dict[str, Any]], str]) -> str:
     """What stands out among options, as a sentence without an end: lowest TPOT, most tokens/s."""
     able = [row for row in rows if row.forecast is not None]
     if not able:

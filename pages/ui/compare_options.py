@@ -24,6 +24,7 @@ from capacity.speed_options import (
 )
 from pages.ui.compare_option_rows import (
     best,
+    extrapolations,
     format_name,
     format_rows,
     layout_name,
@@ -70,6 +71,12 @@ def _head(title: str, rows: Callable[[], list[dict[str, Any]]], key: str) -> Non
         download("CSV", lambda: table_csv(rows()), f"{key}.csv", "text/csv", key=f"{key}_csv")
 
 
+def _extrapolated(reasons: Sequence[str]) -> None:
+    if reasons:
+        lines = "  \n".join(plain(reason) for reason in reasons)
+        st.caption(f":material/warning: **Extrapolated**, so the interval is wider. {lines}")
+
+
 def _formats(scenario: Scenario, load: float) -> None:
     labels = {one.label: one for one in OFFLOADS}
     row = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
@@ -86,8 +93,11 @@ def _formats(scenario: Scenario, load: float) -> None:
         "cmp_formats_table",
     )
     st.table(format_rows(rows), hide_index=True, border="horizontal")
-    kinds = dict.fromkeys(kind for one in rows for kind in one.quality_kinds)
-    st.caption("  \n".join(f"Quality, {kind}: {plain(QUALITY[kind])}." for kind in kinds))
+    _extrapolated(extrapolations(rows, format_name))
+    kinds = {kind for one in rows for kind in one.quality_kinds}
+    st.caption(
+        "  \n".join(f"Quality, {kind}: {plain(text)}." for kind, text in QUALITY.items() if kind in kinds)
+    )
     notes = [prefix_note(scenario, choice), next((one.note for one in rows if one.note), "")]
     st.caption(
         " ".join(plain(first_upper(note)) for note in notes if note)
@@ -111,6 +121,7 @@ def _layouts(scenario: Scenario, load: float) -> None:
         f"Layouts of {gpus} GPUs: {best(rows, layout_name)}", lambda: variant_csv(rows), "cmp_layouts_table"
     )
     st.table(layout_rows(rows), hide_index=True, border="horizontal")
+    _extrapolated(extrapolations(rows, layout_name))
 
 
 def _splits(scenario: Scenario, load: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -146,3 +147,20 @@ def test_the_largest_load_within_an_slo_is_part_of_the_answer():
     assert at_edge["tpot_s"]["value"] == pytest.approx(0.02, rel=0.01)
     assert at_edge["requests_per_s"]["value"] == pytest.approx(option["most_rate_per_replica_rps"], rel=0.01)
     assert option["stopped_by"] == "TPOT SLO"
+
+
+def test_flags_reach_estimate_and_size(capsys):
+    from capacity.cli import main
+
+    work = ["--model", "llama-3.1-8b", "--prompt-tokens", "1000", "--output-tokens", "200", "--json"]
+    point = '[{"concurrency": 8, "tpot_s": 0.012}]'
+    assert main(["estimate", *work, "--gpu", "h100", "--concurrency", "8", "--measured-points", point]) == 0
+    assert json.loads(capsys.readouterr().out)["tpot_s"]["value"] == pytest.approx(0.012, rel=0.03)
+    ask = ["--gpu", "h100", "--arrival-rate-rps", "5", "--price-usd-per-gpu-hour", "2.5", "--rank-by", "gpus"]
+    assert main(["size", *work, *ask, "--limit", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rank_by"] == "gpus" and len(found["deployments"]) == 1
+    one = found["deployments"][0]
+    assert one["usd_per_hour"] == {"low": 2.5 * one["gpus"], "high": 2.5 * one["gpus"], "source": "yours"}
+    assert main(["size", *work, *ask, "--limit", "-1"]) == 2
+    assert capsys.readouterr().err.strip() == "limit is -1; expected a number, 1 to 1,000"

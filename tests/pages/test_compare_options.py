@@ -23,7 +23,16 @@ from capacity.speed_options import (
     prefix_note,
 )
 from capacity.units import GIB
-from pages.ui.compare_option_rows import best, format_name, format_rows, layout_rows, split_rows, variant_csv
+from pages.ui.compare_option_rows import (
+    best,
+    extrapolations,
+    format_name,
+    format_rows,
+    layout_name,
+    layout_rows,
+    split_rows,
+    variant_csv,
+)
 from pages.ui.compare_state import EXAMPLE
 from pages.ui.format import table_csv
 from pages.ui.link import pack
@@ -106,7 +115,10 @@ def test_rows_on_screen_and_in_the_file() -> None:
     assert best(rows[:1], format_name) == "None of these can run"
     layouts = layout_rows(layout_variants(BASE, gpus=4, concurrency=32))
     assert {row["Layout"] for row in layouts} == {"DP4", "PP2 x DP2", "PP4", "TP2 x DP2", "TP2 x PP2", "TP4"}
-    assert all("no measured point" in row["Note"] for row in layouts if "PP" in row["Layout"])
+    assert "Why not" not in layouts[0]
+    reasons = extrapolations(layout_variants(BASE, gpus=4, concurrency=32), layout_name)
+    assert reasons[1].startswith("PP2 x DP2, PP4, TP2 x PP2: pipeline parallel: no measured point")
+    assert reasons[0].startswith("Release 0.32.0 was not measured here")
 
 
 def test_splits_are_the_replicas_in_every_way_best_first() -> None:
