@@ -56,7 +56,6 @@ MODELS = {
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
 }
 GPUS = {
-    "NVIDIA H20-3e": "h20",
     "NVIDIA GeForce RTX 4090 D": "rtx4090",
     "H100 SXM": "h100-sxm",
     "h100": "h100-sxm",
@@ -277,12 +276,12 @@ def build(table: Path) -> list[dict[str, str]]:
 
 
 # Share of bandwidth that single-stream Llama-3-8B (16.1 GB, 280 + 310 tokens) reaches, as published for AccelMark's runs.
-# The H20 row does not say which of 4.0 and 4.8 TB/s it divides by: the middle is taken.
+# Every H20 of theirs is an H20-3e; the row does not say which of 4.0 and 4.8 TB/s it divides by: the middle is taken.
 SINGLE_STREAM = (
     ("rtx3090", 0.80, 936.0, ""),
     ("rtx5090", 0.88, 1792.0, "0.19.1"),
     ("h200", 0.44, 4800.0, ""),
-    ("h20", 0.26, 4400.0, ""),
+    ("h20-141", 0.26, 4400.0, ""),
 )
 
 

@@ -30,6 +30,8 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "release": ("engine", "shape", "precision", "gpu", "release"),
 }
 QUANTITIES = {"step": STEP_TERMS, "first_token": FIRST_TERMS}
+# Cards of one die share coefficients: what differs is their memory, which the terms count.
+SAME_DIE = {"h20": "h20-141"}
 # What a prediction rests on, from best to worst.
 KNOWLEDGE = ("measured", "model", "gpu", "engine")
 
@@ -125,7 +127,7 @@ class Coefficients:
             "engine": engine,
             "shape": shape,
             "precision": precision,
-            "gpu": gpu.id,
+            "gpu": SAME_DIE.get(gpu.id, gpu.id),
             "release": release,
         }
         offsets = np.zeros(len(CLASSES))

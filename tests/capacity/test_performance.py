@@ -78,7 +78,7 @@ def test_intervals_hold_about_four_points_in_five():
 
 
 @pytest.mark.parametrize(
-    "gpu", ["rtx3090", "rtx4090", "rtx5090", "a6000", "a100-80-sxm", "h100-sxm", "h200", "h20"]
+    "gpu", ["rtx3090", "rtx4090", "rtx5090", "a6000", "a100-80-sxm", "h100-sxm", "h200", "h20-141"]
 )
 def test_single_stream_llama_3_8b(gpu: str):
     rows = [
