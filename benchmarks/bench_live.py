@@ -172,6 +172,7 @@ def bench_payload(*, megabytes: float = 2.2) -> bool:
         page = pool.payload(pool.engines, 0)
     comments = [line for line in page.splitlines() if line.startswith("#")]
     samples = [line for line in page.splitlines() if line and not line.startswith("#")]
+    copies = math.ceil(megabytes * 1e6 / len("\n".join(samples)))
     lines = [line.replace('engine="0"', f'engine="{copy}"') for line in samples for copy in range(copies)]
     large = "\n".join([*comments, *lines, ""])
     began = time.perf_counter()

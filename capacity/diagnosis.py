@@ -241,12 +241,14 @@ def _kv_bound(case: Case) -> Verdict | None:
     critical = usage >= case.line("kv_critical")
     if not critical and waiting >= case.line("waiting_act") and steps_are_full(case):
         return None
-    summary = f"KV-bound: {usage:.1%} of the KV cache is in use"
+    line = case.line("kv_act")
+    summary = f"KV-bound: the KV cache is {_percent(usage)} full"
     if waiting > 0:
         summary += f" and {waiting:.0f} requests wait for blocks"
-    elif not critical:
-        line = case.line("kv_act")
-        summary = f"KV-bound: {usage:.1%}, at or above the act line of {line:.0%} lately"
+    elif usage >= line:
+        summary += f", over the act line of {_percent(line)}"
+    else:
+        summary += f" and was over the act line of {_percent(line)} a moment ago"
     return verdict(
         "KV-bound",
         Severity.CRITICAL if critical and waiting > 0 else Severity.WARNING,
@@ -254,6 +256,10 @@ def _kv_bound(case: Case) -> Verdict | None:
         summary,
         *load(case),
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _unknown(case: Case) -> Verdict | None:

@@ -2,8 +2,9 @@
 none.
 
 A straight line is fitted to KV usage over the recent scrapes (least squares, the slope's error widened for
-correlated residuals). Token inflow, where known, gives the pool's size in tokens as a check. Left out:
-arrivals that change.
+correlated residuals). Where it cannot be judged over all of them and the pool is over half full, the newest
+half, quarter, ... is tried: a rise that has just begun must be steep and clear to count. Token inflow, where
+known, gives the pool's size in tokens as a check. Left out: arrivals that change.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ T_VALUES = (
     (10**9, 1.96),
 )  # 95 % two-sided, n - 2 degrees
 WIDEST_RATIO = 10.0
+STEEP_FROM, STEEP_RISE, STEEP_CERTAINTY = 0.5, 0.10, 3.0
 HORIZON_S = 24 * 3600.0
 
 
@@ -99,9 +101,32 @@ def time_to_full(
             points=points, span_s=span, slope_per_s=slope, expected_s=0.0, low_s=0.0, high_s=0.0,
             reason="full now",
         )  # fmt: skip
-    return _judge(
+    found = _judge(
         seen, slope=slope, error=error, room=full - now, inflow=inflow_tokens_per_s, size=capacity_tokens
     )
+    if found.expected_s is not None or float(u[-1]) < STEEP_FROM:
+        return found
+    return _steep(t, u, full=full, inflow=inflow_tokens_per_s, size=capacity_tokens) or found
+
+
+def _steep(
+    t: np.ndarray, u: np.ndarray, *, full: float, inflow: float | None, size: float | None
+) -> Forecast | None:
+    """A forecast from the newest scrapes alone, where they rise steeply and clearly; None where not."""
+    points = len(t) // 2
+    while points >= MIN_POINTS:
+        times, usage = t[-points:], u[-points:]
+        span = float(times[-1] - times[0])
+        if span < MIN_SPAN_S:
+            return None
+        slope, error, now = _fit(times, usage)
+        if slope * span >= STEEP_RISE and slope >= STEEP_CERTAINTY * error and now < full:
+            seen = Forecast(points=points, span_s=span, slope_per_s=slope)
+            found = _judge(seen, slope=slope, error=error, room=full - now, inflow=inflow, size=size)
+            if found.expected_s is not None:
+                return found
+        points //= 2
+    return None
 
 
 def _fit(t: np.ndarray, u: np.ndarray) -> tuple[float, float, float]:

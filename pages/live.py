@@ -281,10 +281,12 @@ def panel(service: LiveService) -> None:
     if clicked != focus:
         st.session_state.live_focus = clicked
         st.rerun(scope="fragment")
-    sections.evidence(view.verdict)
+    chosen = next((e for e in view.engines if e.name == focus), None)
+    others = [(e.name, e.verdict) for e in view.engines] if chosen is None else []
+    sections.evidence(chosen.verdict if chosen else view.verdict, others=others)
     if focus:
         st.caption(f"The charts show {focus} only; click its row again for the whole pool.")
-    sections.grid(series, latencies, frame)
+    sections.grid(series, latencies, frame, now=chosen.signals if chosen else view.pool)
     frozen.compare(
         lambda start, end: service.window(start, end, points=POINTS), markers, utc=frame.utc, now_s=end_s
     )

@@ -50,7 +50,14 @@ def _line(name: str, *, colour: str, label: bool = True) -> Option:
         "lineStyle": {"width": 2, "color": colour},
         "itemStyle": {"color": colour},
         "emphasis": {"disabled": True},
-        "endLabel": {"show": label, "formatter": "{a}", "color": colour, "distance": 6, "fontSize": 11},
+        "endLabel": {
+            "show": label,
+            "formatter": "{a}",
+            "color": colour,
+            "distance": 6,
+            "fontSize": 11,
+            "lineHeight": 16,
+        },
         "labelLayout": {"moveOverlap": "shiftY"},
     }
 
@@ -187,7 +194,7 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
                         "yAxis": round(value * 100, 1),
                         "lineStyle": {"color": colour, "width": 1.5, "type": "solid"},
                         "label": {
-                            "formatter": f"{word} {value:.0%}",
+                            "formatter": f"{word} {value * 100:.0f} %",
                             "position": "insideStartTop",
                             "color": words[colour],
                             "fontSize": round(11 * frame.scale),

@@ -8,7 +8,7 @@ import streamlit as st
 
 from capacity.intervals import Interval
 from capacity.live_series import LatencySeries, PoolSeries
-from capacity.telemetry import Value
+from capacity.telemetry import Signals, Value
 from capacity.verdicts import Verdict, thresholds
 from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, LiveView
 from pages.ui import live_charts as charts
@@ -17,6 +17,7 @@ from pages.ui import live_table
 
 HEIGHT, TALL = 210, 250
 FULL = 0.985
+LATENCIES = {"ttft_s": "TTFT: time to first token", "itl_s": "ITL: time between tokens"}
 ALERTS = {"ok": st.success, "info": st.info, "warning": st.warning, "critical": st.error}
 
 
@@ -36,12 +37,12 @@ def banner(view: LiveView, *, large: bool = False) -> None:
 
 
 def banner_of(verdict: Verdict, *, advice: str, demo: bool, large: bool = False) -> None:
-    """A verdict as word, icon and colour; ``advice`` stands under it where there is nothing to do."""
+    """A verdict as word, icon and colour, the first thing to do, and ``advice`` (how old it is)."""
     tag = demo_tag(demo)
     look = fmt.SEVERITY_LOOKS[verdict.severity.value]
     first = verdict.actions[0] if verdict.actions else None
     if first and verdict.severity.value != "ok":
-        advice = f"To do: {first.text}"
+        advice = f"To do: {first.text}.  \n{advice}"
     if large:
         ALERTS[verdict.severity.value](f"## {verdict.name.capitalize()}{tag}  \n#### {verdict.summary}")
         return
@@ -49,12 +50,19 @@ def banner_of(verdict: Verdict, *, advice: str, demo: bool, large: bool = False)
     ALERTS[verdict.severity.value](text, icon=look.icon)
 
 
-def evidence(verdict: Verdict | None, *, key: str = "live_why") -> None:
-    """Why the verdict is what it is, how sure, and everything that could be done with its price."""
+def evidence(
+    verdict: Verdict | None, *, key: str = "live_why", others: Sequence[tuple[str, Verdict]] = ()
+) -> None:
+    """Why the verdict is what it is, how sure, and everything that could be done with its price; ``others``
+    are the replicas with theirs.
+    """
     with st.expander("Why, and what to do", key=key):
         if verdict is None:
             st.caption("Nothing has been read yet.")
             return
+        said = [f"- **{name}** {one.summary}" for name, one in others if one.severity.value != "ok"]
+        if said:
+            st.markdown("\n".join(said))
         lines = [f"Confidence {verdict.confidence.value}."]
         lines += [f"- {one.text}" + (f" `{one.metric}`" if one.metric else "") for one in verdict.evidence]
         if verdict.actions:
@@ -89,9 +97,9 @@ def figures(view: LiveView) -> None:
             st.metric(name, value, help=tip, width=164)
     prompt = _value(view, "prompt_tokens_per_s")
     with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
-        for family, name in (("ttft_s", "TTFT"), ("itl_s", "ITL")):
+        for family, name in LATENCIES.items():
             text, tip = _percentiles(view, family)
-            st.markdown(f":gray[{name}] {text}", help=tip, width="content")
+            st.markdown(f":gray[{name.partition(':')[0]} p50·90·99] {text}", help=tip, width="content")
         st.markdown(f":gray[Waiting for] **{_reasons(view)}**", width="content")
         st.markdown(
             f":gray[Input] **{fmt.rate(prompt.number)} tok/s**", help=_last_minute(prompt), width="content"
@@ -202,10 +210,14 @@ def table(view: LiveView) -> str | None:
         on_select="rerun",
         selection_mode="single-row",
         column_config={
-            "State": st.column_config.TextColumn("State", width=120),
+            "State": st.column_config.TextColumn("State", width=112),
             "KV in use": st.column_config.ProgressColumn(
-                "KV in use", min_value=0, max_value=100, format="%.0f %%", width="small"
+                "KV in use", min_value=0, max_value=100, format="%.0f %%", width=96
             ),
+            **{
+                name: st.column_config.TextColumn(name, width=width, help=tip)
+                for name, (width, tip) in live_table.NARROW.items()
+            },
             "Why": st.column_config.TextColumn("Why", width="large"),
         },
     )
@@ -214,19 +226,26 @@ def table(view: LiveView) -> str | None:
 
 
 def grid(
-    series: PoolSeries, latencies: dict[str, LatencySeries], frame: charts.Frame, *, height: int = HEIGHT
+    series: PoolSeries,
+    latencies: dict[str, LatencySeries],
+    frame: charts.Frame,
+    *,
+    now: Signals | None = None,
+    height: int = HEIGHT,
 ) -> None:
-    """The detail charts, two by two, on the waterline's time axis."""
+    """The detail charts, two by two, on the waterline's time axis. ``now``: the figures that the page shows
+    above, so that titles say the same; left out, titles say the end of the lines.
+    """
     left, right = st.columns(2)
     times = series.times_s
     with left:
         _chart("queue", _queue(series, frame), height)
     with right:
-        _chart("throughput", _throughput(series, frame), height)
+        _chart("throughput", _throughput(series, frame, now), height)
     with left:
-        _chart("ttft", _latency("ttft_s", "TTFT", latencies, frame, milliseconds=False), height)
+        _chart("ttft", _latency("ttft_s", "TTFT", latencies, frame, now), height)
     with right:
-        _chart("itl", _latency("itl_s", "ITL", latencies, frame, milliseconds=True), height)
+        _chart("itl", _latency("itl_s", "ITL", latencies, frame, now), height)
     with left:
         steps = charts.last_known(series.tokens_per_step)
         title = f"Tokens per step: {fmt.count(steps)}"
@@ -270,8 +289,10 @@ def _queue(series: PoolSeries, frame: charts.Frame) -> charts.Option:
     return charts.lines(title, frame, series.times_s, named, unit="requests")
 
 
-def _throughput(series: PoolSeries, frame: charts.Frame) -> charts.Option:
+def _throughput(series: PoolSeries, frame: charts.Frame, now: Signals | None) -> charts.Option:
     out = charts.last_known(series.rates.get("generation_tokens", ()))
+    if now is not None:
+        out = now.number("generation_tokens_per_s")
     named = {
         "in": series.rates.get("prompt_tokens", ()),
         "out": series.rates.get("generation_tokens", ()),
@@ -291,15 +312,21 @@ def _prefix(series: PoolSeries, frame: charts.Frame) -> charts.Option:
 
 
 def _latency(
-    signal: str, name: str, latencies: dict[str, LatencySeries], frame: charts.Frame, *, milliseconds: bool
+    signal: str,
+    name: str,
+    latencies: dict[str, LatencySeries],
+    frame: charts.Frame,
+    now: Signals | None,
 ) -> charts.Option:
     found = latencies[signal]
     if not any(found.counts):
         reason = found.reason or "Nothing was observed in this window: no request got that far."
         return charts.message(f"{name}: not known", frame, reason)
-    p99 = charts.last_known(found.lines[0.99])
-    title = f"{name}: p99 {fmt.seconds(p99)}"
-    return charts.latency(title, frame, found, milliseconds=milliseconds)
+    p99 = fmt.seconds(charts.last_known(found.lines[0.99]))
+    if now is not None:
+        p99 = fmt.latency_value(now[f"{signal}.p99"])
+    highest = max((v for line in found.lines.values() for v in line if v is not None), default=0.0)
+    return charts.latency(f"{name}: p99 {p99}", frame, found, milliseconds=highest < 1.0)
 
 
 def targets(view: LiveView, history_problem: str | None, past_problems: Sequence[str] = ()) -> None:

@@ -16,15 +16,25 @@ COLUMNS = (
     "KV in use",
     "Running",
     "Waiting",
-    "Out tok/s",
-    "In tok/s",
+    "Tok/s in",
+    "Tok/s out",
     "TTFT p90",
     "ITL p90",
     "Preempt/s",
-    "Prefix hits",
     "Scraped",
     "Why",
 )
+# Column -> width in pixels, and what a newcomer would not know.
+NARROW: dict[str, tuple[int, str | None]] = {
+    "Running": (64, "Requests in the batch"),
+    "Waiting": (64, "Requests in the queue"),
+    "Tok/s in": (72, "Prompt tokens per second; cached ones count too"),
+    "Tok/s out": (76, "Output tokens per second"),
+    "TTFT p90": (78, "Time to first token: 90 % of requests wait no longer"),
+    "ITL p90": (74, "Time between tokens: 90 % are no longer"),
+    "Preempt/s": (76, "Requests per second that lose their KV blocks and are computed again"),
+    "Scraped": (72, "How long ago this replica was read"),
+}
 
 
 def frame(view: LiveView) -> pd.DataFrame:
@@ -49,14 +59,13 @@ def _row(engine: EngineView) -> dict[str, object]:
         "KV in use": _share(signals, "kv_usage"),
         "Running": fmt.count(_number(signals, "running")),
         "Waiting": fmt.count(_number(signals, "waiting")),
-        "Out tok/s": fmt.rate(_number(signals, "generation_tokens_per_s")),
-        "In tok/s": fmt.rate(_number(signals, "prompt_tokens_per_s")),
+        "Tok/s in": fmt.rate(_number(signals, "prompt_tokens_per_s")),
+        "Tok/s out": fmt.rate(_number(signals, "generation_tokens_per_s")),
         "TTFT p90": fmt.latency_value(signals["ttft_s.p90"]) if signals else fmt.UNKNOWN,
         "ITL p90": fmt.latency_value(signals["itl_s.p90"]) if signals else fmt.UNKNOWN,
         "Preempt/s": fmt.rate(_number(signals, "preemptions_per_s")),
-        "Prefix hits": fmt.percent(_number(signals, "prefix_cache_hit_rate")),
         "Scraped": "never" if engine.age_s is None else f"{fmt.duration(engine.age_s)} ago",
-        "Why": verdict.summary,
+        "Why": verdict.summary.removeprefix(f"{verdict.name}: "),
     }
 
 

@@ -86,3 +86,25 @@ def test_inflow_bounds_the_fast_end() -> None:
     bound = time_to_full(times, usage, inflow_tokens_per_s=1_000, capacity_tokens=1_000_000)
     assert bound.low_s >= free.low_s
     assert bound.low_s <= bound.expected_s <= bound.high_s
+
+
+def test_a_rise_that_has_just_begun_is_seen_once_the_pool_is_over_half_full() -> None:
+    times = [2.0 * i for i in range(32)]
+    wiggle = [0.02 * math.sin(1.7 * i) for i in range(32)]
+    level = [0.2 + max(0.0, 0.03 * (t - 40.0)) for t in times]
+    usage = [u + w for u, w in zip(level, wiggle, strict=True)]
+    found = time_to_full(times, usage)
+    truth = (1 - level[-1]) / 0.03
+    assert found.low_s is not None and found.low_s <= truth <= found.high_s
+    assert found.points < 20
+    low = time_to_full(times, [u - 0.4 * (u > 0.45) for u in usage])
+    assert low.expected_s is None
+
+
+def test_a_level_pool_over_half_full_gives_no_forecast() -> None:
+    rng = random.Random(3)
+    told = 0
+    for _ in range(300):
+        usage = [0.75 + rng.gauss(0, 0.03) for _ in range(32)]
+        told += time_to_full([2.0 * i for i in range(32)], usage).expected_s is not None
+    assert told <= 10
