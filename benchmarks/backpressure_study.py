@@ -46,15 +46,15 @@ def row(name: str, answer: dict[str, Any]) -> str:
     wasted = answer["recomputed_tokens"] + answer["aborted_tokens"]["computed"]
     ttft = answer["ttft_s"]["p99"]
     return (
-        f"| {name} | {answer['goodput_rps']:.2f} | {'-' if ttft is None else f'{ttft:.2f}'} | "
+        f"| {name} | {answer['goodput_rps']:.2f} | {answer['goodput_requests']:,} | {'-' if ttft is None else f'{ttft:.2f}'} | "
         f"{wasted:,} | {counts['preemptions']:,} | {counts['finished']:,} | "
         f"{sum(counts['rejected'].values()):,} | {counts['aborted']:,} | {answer['retries']:,} |"
     )
 
 
 HEAD = (
-    "| gate | goodput req/s | TTFT p99 s | wasted tokens | preemptions | finished | refused | gave up | retries |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| gate | goodput req/s | good requests | TTFT p99 s | wasted tokens | preemptions | finished | refused | gave up | "
+    "retries |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -88,7 +88,8 @@ def page() -> str:
         "not the third digit. The same presets open on the Simulate page.",
         "",
         "- Goodput counts requests per second that meet the preset's objective (TTFT and TPOT), from the first arrival to "
-        "the last answer. A refused request is not good; neither is a late one.",
+        "the last answer. A refused request is not good; neither is a late one. The number of good requests stands beside "
+        "it: all gates saw the same arrivals, and a gate that refuses is also done sooner.",
         "- Wasted tokens were computed twice after a preemption, or for a client that had gone.",
         "- The block gate refuses (429) when the request's blocks, prompt and answer, would leave less than 15 % of the "
         "pool free, counting what was let in and has not started. The bucket charges prompt tokens. Saturation is the "
@@ -129,10 +130,17 @@ def reading(answers: list[tuple[str, dict[str, Any]]]) -> str:
         )
     gain = best["goodput_rps"] / base["goodput_rps"] - 1 if base["goodput_rps"] else None
     by = "from nothing" if gain is None else f"by {gain:.0%}"
+    fewer = best["goodput_requests"] < base["goodput_requests"]
+    sooner = (
+        f" It answers fewer of the requests in time ({best['goodput_requests']:,} against {base['goodput_requests']:,}): "
+        f"the run is over after {best['duration_s']:,.0f} s and not {base['duration_s']:,.0f} s."
+        if fewer
+        else ""
+    )
     return (
         f"Best here: {name}. Goodput rises {by} ({base['goodput_rps']:.2f} to {best['goodput_rps']:.2f} req/s), TTFT p99 "
         f"goes from {base['ttft_s']['p99']:.2f} to {best['ttft_s']['p99']:.2f} s, preemptions from "
-        f"{base['requests']['preemptions']:,} to {best['requests']['preemptions']:,}."
+        f"{base['requests']['preemptions']:,} to {best['requests']['preemptions']:,}.{sooner}"
     )
 
 

@@ -158,6 +158,7 @@ def report(
         "output_tokens_per_s": output_tokens / span if span > 0 else None,
         "request_rate_rps": int(kept.sum()) / span if span > 0 else None,
         "goodput_rps": int(meets.sum()) / span if span > 0 else None,
+        "goodput_requests": int(meets.sum()),
         "slo_attainment": float(meets.sum() / kept.sum()) if kept.any() else None,
         "recomputed_tokens": sum(meter.recomputed_tokens for meter in meters),
         "aborted_tokens": {

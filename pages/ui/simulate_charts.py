@@ -82,7 +82,12 @@ def _as_sampled(engine: dict[str, list[float]], blocks: float) -> dict[str, list
             found[key].append(value)
 
     at, used, peak = engine["t_s"], engine["used_blocks"], engine["peak_blocks"]
+    still = [engine[name] for name in ("admitted", "preemptions", "prompt_tokens")]
     for row in range(len(at)):
+        if row and any(values[row] != values[row - 1] for values in still):
+            put(
+                row - 1, at[row], used[row - 1]
+            )  # blocks change when a step starts; only decoding makes them grow
         if row and peak[row] > max(used[row], used[row - 1]):
             put(row - 1, (at[row] + at[row - 1]) / 2, peak[row])
         put(row, at[row], used[row])
@@ -96,10 +101,12 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
         panel for panel in PANELS if panel[0] != "refused" or any(refused(one.answer) for one in outcomes)
     ]
     data: list[dict[str, Any]] = []
-    layout = frame(len(panels), 104 if len(panels) > 3 else 132, ink)
+    layout = frame(len(panels), 96 if len(panels) > 3 else 128, ink)
     for row, (key, label) in enumerate(panels, start=1):
         axis, unit = "" if row == 1 else str(row), " %" if key == "waterline" else ""
         layout[f"yaxis{axis}"] |= {"title": {"text": label}, "rangemode": "tozero"}
+        if key != "waterline":
+            layout[f"yaxis{axis}"] |= whole_ticks(max((max(v[key], default=0) for _, v in lines), default=0))
         if key == "waterline":
             layout[f"yaxis{axis}"] |= {"range": [0, 108], "tickvals": [0, 50, 100]}
             layout["shapes"].append(_rule(f"y{axis}", 100, CRITICAL))
@@ -179,6 +186,30 @@ def frame(rows: int, height: int, ink: str) -> dict[str, Any]:
     return layout
 
 
+def whole_ticks(top: float) -> dict[str, Any]:
+    """Marks of an axis that counts things: none between two whole numbers."""
+    return {"dtick": 1 if top <= 4 else 2} if top <= 8 else {}
+
+
+def log_ticks(values: Sequence[float]) -> dict[str, Any]:
+    """Marks of a log axis of seconds at 1, 2 and 5 times powers of ten, written out; the range holds all values."""
+    seen = [value for value in values if value > 0 and math.isfinite(value)]
+    if not seen:
+        return {"type": "log"}
+    low, high = min(seen) / 1.15, max(seen) * 1.15
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    marks = [m * 10.0**p for p in powers for m in (1, 1.5, 2, 3, 5, 7)]
+    marks = [mark for mark in marks if low <= mark <= high]
+    if len(marks) > 5:
+        marks = [
+            mark for mark in marks if round(mark / 10 ** math.floor(math.log10(mark) + 1e-9), 3) in (1, 2, 5)
+        ]
+    if len(marks) > 6:
+        marks = [mark for mark in marks if round(mark / 10 ** math.floor(math.log10(mark) + 1e-9), 3) == 1]
+    bounds = [math.log10(low), math.log10(high)]
+    return {"type": "log", "range": bounds, "tickvals": marks, "ticktext": [seconds(mark) for mark in marks]}
+
+
 def _rule(axis: str, at: float, line: str) -> dict[str, Any]:
     return {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": axis, "y0": at, "y1": at,
             "line": {"color": line, "width": 1.2, "dash": "dash"}}  # fmt: skip
@@ -190,8 +221,8 @@ def sweep_chart(
     """Goodput, TTFT p99 and TPOT p99 against the arrival rate, with the objective's lines and each policy's knee."""
     panels: list[tuple[str, str, float | None]] = [
         ("goodput_rps", "goodput, requests/s", None),
-        ("ttft_p99_s", "TTFT p99, s (log)", slo.get("ttft_s")),
-        ("tpot_p99_s", "TPOT p99, s (log)", slo.get("tpot_s")),
+        ("ttft_p99_s", "TTFT p99 (log)", slo.get("ttft_s")),
+        ("tpot_p99_s", "TPOT p99 (log)", slo.get("tpot_s")),
     ]
     layout = frame(len(panels), 170, ink)
     data: list[dict[str, Any]] = []
@@ -209,7 +240,8 @@ def sweep_chart(
                  "hoverinfo": "skip"}
             )  # fmt: skip
         else:
-            spec |= {"type": "log"}
+            drawn_values = [getattr(p, key) or 0.0 for _, points in found for p in points]
+            spec |= log_ticks([*drawn_values, *([limit] if limit else [])])
         if limit is not None and limit > 0:
             layout["shapes"].append(_rule(f"y{axis}", limit, ACT))
             layout["annotations"].append(

@@ -294,7 +294,11 @@ def _summary(group: str, *, fresh: bool) -> str:
         return "from a trace"
     process = (get("process") or "poisson").replace("_", " ")
     speed = f"{get('users') or 1} users" if process == "closed loop" else f"{get('rate') or '–'}/s"
-    return f"{process} {speed}, {get('prompt') or '–'} in, {get('output') or '–'} out"
+    prompt, output = get("prompt"), get("output")
+    planned = (_text("pool", fresh=fresh) or POOLS[0]) == POOLS[1]
+    if planned and not prompt and not output:
+        return f"{process} {speed}, lengths of the plan"
+    return f"{process} {speed}, {prompt or '–'} in, {output or '–'} out"
 
 
 def _trace() -> str | None:

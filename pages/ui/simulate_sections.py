@@ -120,10 +120,11 @@ def answer_block(outcomes: Sequence[Outcome], *, stale: bool) -> None:
 
 
 def _figures(outcomes: Sequence[Outcome]) -> None:
-    best = max(outcomes, key=lambda one: one.answer["goodput_rps"] or 0.0)
+    best = outcomes[words.winner(outcomes)]
     row = st.container(horizontal=True, gap="small")
     for label, get, show, hint in (
-        ("Goodput, req/s", lambda a: a["goodput_rps"], words.rate, "Requests per second that meet the objective."),
+        ("Goodput, req/s", lambda a: a["goodput_rps"], words.rate, "Requests per second that meet the objective, from the "
+         "first arrival to the last answer."),
         ("TTFT p99", lambda a: a["ttft_s"]["p99"], words.seconds, "Time to first token that 99 % of finished requests stay "
          "below, from the first attempt on."),
         ("TPOT p99", lambda a: a["tpot_s"]["p99"], words.seconds, "Time per output token after the first, 99th percentile."),

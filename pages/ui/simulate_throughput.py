@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from pages.ui.figure import Chart
 from pages.ui.format import count
-from pages.ui.simulate_charts import colour, frame
+from pages.ui.simulate_charts import colour, frame, whole_ticks
 from pages.ui.simulate_runs import Outcome
 
 POINTS = 120
@@ -57,6 +57,8 @@ def throughput(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
     for row, (key, label) in enumerate(panels, start=1):
         axis = "" if row == 1 else str(row)
         layout[f"yaxis{axis}"] |= {"title": {"text": label}, "rangemode": "tozero"}
+        if key == "preemptions":
+            layout[f"yaxis{axis}"] |= whole_ticks(max((max(v[key], default=0) for _, v in lines), default=0))
         for place, (one, values) in enumerate(lines):
             data.append(
                 {

@@ -27,7 +27,7 @@ def page(chromium: Browser) -> Iterator[Page]:
 def test_compares_draws_and_cancels(page: Page, app_url: str) -> None:
     page.goto(app_url)
     page.get_by_role("link", name="Simulate").click()
-    banner = page.get_by_text("B serves more within the objective")
+    banner = page.get_by_text("A serves most within the objective")
     expect(banner).to_be_visible(timeout=WAIT_MS)
     chart = page.locator(".st-key-sim_chart_timeline svg.main-svg").first
     expect(chart).to_be_visible(timeout=WAIT_MS)
@@ -55,6 +55,6 @@ def test_one_column_on_a_phone(chromium: Browser, app_url: str) -> None:
     context = chromium.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     one = context.new_page()
     one.goto(f"{app_url}/simulate")
-    expect(one.get_by_text("B serves more within the objective")).to_be_visible(timeout=WAIT_MS)
+    expect(one.get_by_text("A serves most within the objective")).to_be_visible(timeout=WAIT_MS)
     assert one.evaluate("document.documentElement.scrollWidth") <= 390
     context.close()

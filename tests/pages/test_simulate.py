@@ -22,7 +22,7 @@ from pages.ui.simulate_presets import Start, starts
 from pages.ui.simulate_runs import Outcome, export
 from pages.ui.simulate_sections import TABS
 from pages.ui.simulate_throughput import rates, throughput
-from pages.ui.simulate_words import cause, loud, verdict
+from pages.ui.simulate_words import cause, loud, verdict, winner
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -66,9 +66,10 @@ def outcomes(start: Start, **more: Any) -> list[Outcome]:
 
 def test_first_visit_compares_two_policies_and_fills_the_link() -> None:
     found = page()
-    assert "B serves more within the objective: 0.95 requests/s against 0.93 of A" in said(found)
+    assert "A serves most within the objective: 10 of 10 requests against B 6." in said(found)
     assert "preempted once, 214 tokens computed again" in said(found)
-    assert figures(found)["Refused"] == "4"
+    assert figures(found)["Refused"] == "0"
+    assert figures(found)["Goodput"] == "0.93"
     assert found.query_params["sim_num_blocks"] in ("100", ["100"])
 
 
@@ -146,7 +147,8 @@ def test_plan_gives_pool_and_steps() -> None:
         pool="Plan", rate="1", num_requests="50", plan_model="meta-llama/Llama-3.1-8B-Instruct",
         plan_gpu="l4", plan_max_model_len="4096", plan_prompt_tokens="512", plan_output_tokens="128", count="1",
     )  # fmt: skip
-    assert "requests/s finished" in said(found)
+    assert "50 of 50 requests finished (no objective is set)" in said(found)
+    assert any("lengths of the plan" in one.label for one in found.sidebar.expander)
     assert found.selectbox(key="plan_gpu").value == "l4"
     bars = [one for one in found.sidebar.selectbox if one.label == "Start from an example"]
     assert [one.key for one in bars] == ["sim_example"]
@@ -157,17 +159,17 @@ def test_plan_gives_pool_and_steps() -> None:
 def test_every_tab_draws(tab: str) -> None:
     found = page(**SMALL, tab=tab)
     assert not found.exception
-    assert "requests/s" in said(found)
+    assert "A finishes most (no objective is set): 10 of 10 requests against B 9." in said(found)
 
 
 def test_saved_runs_and_command_line_scenarios_open_again() -> None:
     found = page(**SMALL)
     saved = json.dumps(export(outcomes(starts()[0])))
-    for text, refused in ((saved, "4"), (json.dumps(starts()[1].scenario), "0")):
+    for text, goodput in ((saved, "0.93"), (json.dumps(starts()[1].scenario), "2.81")):
         found.file_uploader(key="sim_open").set_value(("run.json", text.encode(), "application/json")).run()
         next(one for one in found.button if one.label.startswith("Put the file")).click().run()
         assert not found.error
-        assert figures(found)["Refused"] == refused
+        assert figures(found)["Goodput"] == goodput
 
 
 def test_figures_are_valid_and_carry_their_message() -> None:
@@ -210,6 +212,34 @@ def test_waterline_rises_over_one_long_stretch() -> None:
     assert line["running"] == [1, 1, 1, 0]
 
 
+def test_the_winner_answers_more_of_the_same_requests_not_a_shorter_run() -> None:
+    one, other = outcomes(starts()[0])
+    assert one.answer["goodput_rps"] < other.answer["goodput_rps"]  # 10 in 10.8 s against 6 in 6.3 s
+    assert (one.answer["goodput_requests"], other.answer["goodput_requests"]) == (10, 6)
+    assert winner([one, other]) == 0 and winner([other, one]) == 1
+    less = {**other.answer, "requests": {**other.answer["requests"], "arrived": 9}}
+    cut = Outcome(policy=other.policy, scenario=other.scenario, answer=less)
+    assert winner([one, cut]) == 1  # other arrivals: by their rate
+    slow = outcomes(next(start for start in starts() if start.key == "slow_replica"), events=False)
+    assert verdict(slow).answer.startswith(
+        "B serves more within the objective: 3,000 of 3,000 requests against 2,10"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.1, 4.6], ["100 ms", "200 ms", "500 ms", "1.0 s", "2.0 s", "5.0 s"]),
+        ([0.1, 0.142], ["100 ms", "150 ms"]),
+        ([0.01, 90.0], ["10.0 ms", "100 ms", "1.0 s", "10 s", "100 s"]),
+    ],
+)
+def test_log_axes_are_marked_in_words(values: list[float], words: list[str]) -> None:
+    found = simulate_charts.log_ticks(values)
+    assert found["ticktext"] == words
+    assert 10 ** found["range"][0] < min(values) and 10 ** found["range"][1] > max(values)
+
+
 def test_throughput_adds_up_to_the_tokens_computed() -> None:
     runs = outcomes(starts()[0])
     for one in runs:
@@ -228,6 +258,6 @@ def test_words_tell_equal_policies_and_dead_runs() -> None:
     one = outcomes(starts()[0])[0]
     twin = Outcome(policy=Policy(letter="b", gate="none"), scenario=one.scenario, answer=one.answer)
     assert verdict([one, twin]).severity == "information"
-    assert "serve the same 0.93 requests/s" in verdict([one, twin]).answer
+    assert "serve as much within the objective: A 10, B 10 of 10 requests" in verdict([one, twin]).answer
     assert loud(one.answer) is None
     assert cause(one.answer).startswith("decode outgrew the pool")
