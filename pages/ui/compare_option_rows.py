@@ -99,7 +99,7 @@ def extrapolations(rows: Sequence[Variant], name: Callable[[dict[str, Any]], str
         for reason in row.forecast.reasons if row.forecast else ():
             found.setdefault(reason, []).append(name(row.changes))
     return [
-        first_upper(reason) if len(names) == len(able) else f"{', '.join(names)}: {reason}."
+        first_upper(reason) if len(names) == len(able) else f"{'; '.join(names)}: {reason}."
         for reason, names in found.items()
     ]
 

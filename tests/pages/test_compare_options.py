@@ -117,7 +117,7 @@ def test_rows_on_screen_and_in_the_file() -> None:
     assert {row["Layout"] for row in layouts} == {"DP4", "PP2 x DP2", "PP4", "TP2 x DP2", "TP2 x PP2", "TP4"}
     assert "Why not" not in layouts[0]
     reasons = extrapolations(layout_variants(BASE, gpus=4, concurrency=32), layout_name)
-    assert reasons[1].startswith("PP2 x DP2, PP4, TP2 x PP2: pipeline parallel: no measured point")
+    assert reasons[1].startswith("PP2 x DP2; PP4; TP2 x PP2: pipeline parallel: no measured point")
     assert reasons[0].startswith("Release 0.32.0 was not measured here")
 
 
