@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Literal, NoReturn
 
 from capacity.errors import CapacityError
 from connectors.demo.engine import DemoEngine, EngineConfig, scoped
@@ -281,9 +281,15 @@ def _handler(server: _Server) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"waterline: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
     listing = "; ".join(f"{name}: {found.what}" for name, found in incidents().items())
-    parser = argparse.ArgumentParser(prog="python -m connectors demo", description=__doc__, epilog=listing)
+    parser = _Parser(prog="python -m connectors demo", description=__doc__, epilog=listing)
     parser.add_argument("--port", type=int, default=9800, help="first port; replica i listens on port + i")
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--incident", default="calm", help="see below; POST /demo/incident switches it")
@@ -310,10 +316,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         pool.start()
     except CapacityError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"waterline: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: the demo cannot listen from port {args.port} on: {error.strerror}", file=sys.stderr)
+        print(
+            f"waterline: the demo cannot listen from port {args.port} on: {error.strerror}", file=sys.stderr
+        )
         return 1
     print(f"DEMO {args.incident}: " + " ".join(pool.urls), flush=True)
     try:

@@ -91,6 +91,29 @@ def test_incidents_are_named(incident: str, expected: set[str], within_s: float)
     assert expected & set(seen), seen
 
 
+@pytest.mark.parametrize(
+    ("incident", "after_s", "expected"),
+    [
+        ("calm", 60, "healthy"),
+        ("idle", 60, "idle"),
+        ("ramp", 230, "preempting"),
+        ("preemption-storm", 110, "preempting"),
+        ("prefill-bound", 110, "prefill-bound"),
+        ("seat-bound", 60, "seat-bound"),
+        ("stall", 20, "stalled"),
+        ("hot-replica", 100, "imbalanced"),
+        ("slow-scrape", 20, "healthy"),
+    ],
+)
+def test_who_comes_late_knows_within_three_scrapes(incident: str, after_s: float, expected: str) -> None:
+    rehearsal = Rehearsal()
+    rehearsal.pool.set_incident(incident)
+    rehearsal.at_s += after_s
+    for engine in rehearsal.pool.engines:
+        engine.advance(WARM_UP_S + rehearsal.at_s)
+    assert rehearsal.verdicts(3 * STEP_S)[-1] == expected
+
+
 def test_an_old_release_reads_the_same() -> None:
     old, new = Rehearsal(release="0.6.0"), Rehearsal(release="0.32.0")
     for rehearsal in (old, new):
