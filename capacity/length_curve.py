@@ -55,3 +55,16 @@ def usable_blocks(plan: Plan, available: tuple[int, ...]) -> int:
         sizes = [plan.grouping.bytes_per_block(stage) for stage in plan.inputs.stages]
         blocks = min(max(0, have) // size for have, size in zip(available, sizes, strict=True) if size)
     return max(0, blocks - 1) if plan.resolved.release.runner == "v1" else blocks
+
+
+def longest_in_pool(plan: Plan, concurrency: int = 1, *, sure: bool = True) -> int:
+    """The longest request, up to max_model_len, of which ``concurrency`` fit the blocks of this plan; when ``sure`` one
+    of them also fits the low end. 0 = none."""
+    middle, least = usable_blocks(plan, plan.kv_bytes), usable_blocks(plan, plan.kv_low_bytes)
+    room = min(middle // concurrency, least) if sure else middle // concurrency
+    low, high = 0, plan.inputs.max_model_len
+    while low < high:
+        at = (low + high + 1) // 2
+        need = blocks_per_request(plan.grouping, at, plan.inputs, plan.resolved.release.kv)
+        low, high = (at, high) if need <= room else (low, at - 1)
+    return low

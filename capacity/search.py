@@ -12,8 +12,7 @@ from typing import Any
 
 from capacity.errors import CapacityError
 from capacity.hardware import gpus
-from capacity.kv_cache.pool import blocks_per_request
-from capacity.length_curve import usable_blocks
+from capacity.length_curve import longest_in_pool
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import Plan, plan
 from capacity.resolve import model_of, resolve
@@ -24,18 +23,23 @@ MEASURED_POOL = ("kv_cache_gib", "kv_cache_memory_bytes", "num_gpu_blocks_overri
 QUESTIONS = ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest")
 UTILIZATION_STEPS = range(10, 99)
 LONGEST_TRIED = 1_048_576
+SHORTEST_OFFERED = 512
 FORMATS = ("auto", "fp8", "awq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """An answer: the changed keys, the plan they give (None = nothing fits), and the sentence that says it."""
+    """An answer: the changed keys, the plan they give (None = nothing fits), and the sentence that says it.
+
+    ``alternative``: changed keys of another answer that people may prefer, which the sentence names.
+    """
 
     question: str
     changes: dict[str, Any]
     plan: Plan | None
     sentence: str
     tried: int
+    alternative: dict[str, Any] | None = None
 
 
 def enough(candidate: Plan, concurrency: int) -> bool:
@@ -53,7 +57,7 @@ def search(scenario: Scenario, question: str, *, concurrency: int = 1, max_gpus:
     answers: dict[str, Callable[[], Found]] = {
         "max_model_len": lambda: longest_model_len(scenario, concurrency=concurrency),
         "gpu_memory_utilization": lambda: smallest_utilization(scenario, concurrency=concurrency),
-        "gpus": lambda: fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus),
+        "gpus": lambda: _gpus(scenario, concurrency=concurrency, max_gpus=max_gpus),
         "cheapest": lambda: cheapest(scenario, concurrency=concurrency, max_gpus=max_gpus),
     }
     if question not in answers:
@@ -67,7 +71,7 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
     """The longest max_model_len that holds ``concurrency`` full-length requests."""
     own = model_of(scenario).max_position_embeddings
     limit = own or scenario.max_model_len or LONGEST_TRIED
-    low, high, tried, best = 0, limit, 0, None
+    low, high, tried, likely, best = 0, limit, 0, 0, None
     probes = [limit]
     while low < high:
         middle = next((at for at in probes if low < at <= high), (low + high + 1) // 2)
@@ -76,7 +80,8 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
         if (
             tried == 1
         ):  # the pool at the longest length says where the answer lies; both sides are then planned
-            guess = _longest_in_pool(candidate, concurrency)
+            guess = longest_in_pool(candidate, concurrency)
+            likely = longest_in_pool(candidate, concurrency, sure=False)
             probes = [guess, guess + 1]
         if enough(candidate, concurrency):
             low, best = middle, candidate
@@ -89,22 +94,12 @@ def longest_model_len(scenario: Scenario, *, concurrency: int) -> Found:
         return Found(question="max_model_len", changes={}, plan=None, sentence=text, tried=tried)
     reached = "the model's own limit" if own else "the longest length tried: the config states no limit"
     why = reached if low == limit else "bound by KV cache"
+    if low < limit and likely > low:
+        why += f", its low end too; the estimate alone holds {likely:,}"
     text = f"max_model_len {low:,} holds {concurrency:,} full-length request{_s(concurrency)} ({why})"
     return Found(
         question="max_model_len", changes={"max_model_len": low}, plan=best, sentence=text, tried=tried
     )
-
-
-def _longest_in_pool(found: Plan, concurrency: int, *, sure: bool = True) -> int:
-    """The longest request of which ``concurrency`` fit the blocks of this plan, and when ``sure`` one its low end."""
-    middle, least = usable_blocks(found, found.kv_bytes), usable_blocks(found, found.kv_low_bytes)
-    room = min(middle // concurrency, least) if sure else middle // concurrency
-    low, high = 0, found.inputs.max_model_len
-    while low < high:
-        at = (low + high + 1) // 2
-        need = blocks_per_request(found.grouping, at, found.inputs, found.resolved.release.kv)
-        low, high = (at, high) if need <= room else (low, at - 1)
-    return low
 
 
 def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
@@ -139,10 +134,11 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
     return Found(question=key, changes={key: high / 100}, plan=best, sentence=text, tried=tried)
 
 
-def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
-    """The fewest GPUs of the given kind: tensor parallel first, pipeline stages where heads do not divide."""
+def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int, pipeline: bool = True) -> Found:
+    """The fewest GPUs of the given kind: tensor parallel first, pipeline stages where heads do not divide and
+    ``pipeline`` allows them."""
     tried, first = 0, None
-    for layout in _layouts(scenario, max_gpus):
+    for layout in _layouts(scenario, max_gpus, pipeline=pipeline):
         if first is not None and _too_heavy(first, layout):
             continue
         candidate = _try(_moved(scenario, layout))
@@ -156,6 +152,21 @@ def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found
         f"no layout of up to {max_gpus} GPUs of this kind holds {concurrency:,} full-length request{_s(concurrency)}"
     )
     return Found(question="gpus", changes={}, plan=None, sentence=text, tried=tried)
+
+
+def _gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
+    """The fewest GPUs; where those are pipeline stages, the sentence also says what tensor parallelism alone needs."""
+    found = fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus)
+    if found.changes.get("pipeline_parallel_size", 1) == 1:
+        return found
+    alone = fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus, pipeline=False)
+    said = alone.sentence if alone.plan else "no tensor-parallel size does"
+    return replace(
+        found,
+        sentence=f"{found.sentence}; without pipeline stages: {said}",
+        tried=found.tried + alone.tried,
+        alternative=alone.changes or None,
+    )
 
 
 def _moved(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
@@ -275,20 +286,33 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
         yield from _single(
             s, {"kv_cache_dtype": "fp8"}, "store KV in 8 bits: --kv-cache-dtype fp8", concurrency
         )
+    least = _useful_length(r.scenario)
     longest = longest_model_len(s, concurrency=concurrency)
-    yield from _offer(longest, "shorten --max-model-len", s)
-    if longest.plan is None:  # not even one token is sure: what the estimate holds
-        length = _longest_in_pool(found, concurrency, sure=False)
-        if length:
+    if longest.changes.get("max_model_len", 0) >= least:
+        yield from _offer(longest, "shorten --max-model-len", s)
+    else:  # nothing of use is sure: what the estimate holds
+        length = longest_in_pool(found, concurrency, sure=False)
+        if length >= least:
             yield from _single(
                 s, {"max_model_len": length}, f"shorten --max-model-len to {length:,}", concurrency
             )
     if not given and r.total_bytes is not None:
         if not r.weight_format.is_quantised and s.weights_gib is None:
             yield from _single(s, {"weight_format": "fp8"}, "serve fp8 weights", concurrency)
+            yield from _single(s, {"weight_format": "awq"}, "serve 4-bit weights (AWQ)", concurrency)
         if r.parallel.pipeline == 1:
-            more = fewest_gpus(s, concurrency=concurrency, max_gpus=max(16, r.parallel.tensor * 2))
+            most = max(16, r.parallel.tensor * 2)
+            more = fewest_gpus(s, concurrency=concurrency, max_gpus=most)
+            if more.changes.get("pipeline_parallel_size", 1) > 1:
+                alone = fewest_gpus(s, concurrency=concurrency, max_gpus=most, pipeline=False)
+                yield from _offer(alone, "use more GPUs with tensor parallelism alone", s)
             yield from _offer(more, "use more GPUs", s)
+
+
+def _useful_length(s: Scenario) -> int:
+    """The shortest max_model_len worth offering: the workload's mean request, and no toy."""
+    lengths = [length.mean for length in (s.prompt_tokens, s.output_tokens) if length is not None]
+    return max(SHORTEST_OFFERED, round(sum(lengths)))
 
 
 def _single(s: Scenario, changes: dict[str, Any], action: str, concurrency: int) -> Iterator[dict[str, Any]]:

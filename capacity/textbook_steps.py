@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capacity.model import Attention
 from capacity.plan import Plan
 from capacity.units import GIB, gib
 
@@ -56,7 +57,7 @@ def steps(plan: Plan) -> tuple[Step, ...]:
             name="layout and blocks",
             detail=(
                 f"{gib(per_request):.2f} GiB per request and GPU as the engine lays it out, "
-                f"{gib(request) / gpus:.2f} GiB by the formula"
+                f"{gib(request) / gpus:.2f} GiB by the formula{_why(plan)}"
             ),
             requests=plan.pool.max_concurrency if plan.pool else 0.0,
         ),
@@ -67,3 +68,25 @@ def steps(plan: Plan) -> tuple[Step, ...]:
         ),
     ]
     return tuple(found)
+
+
+def _why(plan: Plan) -> str:
+    """Why a request takes more of each GPU than its share, where ranks keep the same bytes."""
+    r = plan.resolved
+    ranks = r.parallel.tensor // r.parallel.decode_context
+    if ranks == 1:
+        return ""
+    if r.spec.uses_mla:
+        return (
+            f"; {ranks} tensor-parallel ranks keep the whole MLA latent each: data-parallel attention or "
+            "decode context parallelism would divide it"
+        )
+    heads = {
+        mixer.num_kv_heads
+        for layer in r.spec.layers
+        for mixer in layer.mixers
+        if isinstance(mixer, Attention) and mixer.num_kv_heads < ranks
+    }
+    if heads:
+        return f"; {min(heads)} KV heads are fewer than {ranks} tensor-parallel ranks, so ranks keep copies"
+    return ""

@@ -31,6 +31,7 @@ def run_search(raw: dict[str, Any]) -> dict[str, Any]:
         "question": question,
         "concurrency": wanted,
         "answer": found.changes or None,
+        "alternative": found.alternative,
         "sentence": found.sentence,
         "binding_constraint": found.plan.binding_constraint if found.plan else None,
         "tried": found.tried,

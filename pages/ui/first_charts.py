@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from capacity.length_curve import longest_in_pool
 from capacity.plan import Plan
 from capacity.units import GIB
 from pages.ui.charts import TERM_COLOURS, TERM_NAMES
@@ -367,7 +368,10 @@ def _curve_title(plan: Plan, drawn: Sequence[LengthPoint], seats: int) -> str:
     longest = [p.tokens for p in drawn if p.requests >= 1]
     if not longest:
         return "Not one full-length request fits at any length shown"
-    tail = f"one still fits at {longest[-1]:,} tokens"
+    fits = longest[-1]
+    if fits < r.max_model_len:  # between two points that were drawn
+        fits = longest_in_pool(plan, sure=False)
+    tail = f"one still fits at {fits:,} tokens"
     if free and free[-1] >= r.max_model_len:
         return f"Seats bind up to about {free[-1]:,} tokens; {tail}"
     return f"KV cache binds at {r.max_model_len:,} tokens; {tail}"

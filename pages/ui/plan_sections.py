@@ -209,22 +209,26 @@ def _figures(plan: Plan) -> None:
         "holds at the safe percentile. Give prompt and output tokens on the left."
         + (f" Seats allow {counted.seats:,}." if usual else ""),
     )
+    empty = plan.fit == "no" and not plan.kv_high_bytes[stage]  # the engine stops before it has a pool
     figure(
         "KV tokens",
-        count(pool.tokens_logged) if pool else UNKNOWN,
+        count(pool.tokens_logged) if pool and not empty else UNKNOWN,
         f"{count(plan.bytes_per_token_per_gpu / 1024)} KiB per token",
         "Tokens that the engine logs as GPU KV cache size at start-up; beside it the bytes of one token on one GPU.",
     )
     figure(
         "KV blocks",
-        count(pool.num_blocks) if pool else UNKNOWN,
+        count(pool.num_blocks) if pool and not empty else UNKNOWN,
         f"{count(pool.blocks_per_max_request)} per full request" if pool else "",
         f"Blocks in the pool, of {plan.layout.block_size} tokens each; the engine keeps one for itself.",
     )
     figure(
         "KV cache per GPU",
-        f"{gib(plan.kv_bytes[stage] / GIB)} GiB",
-        between(plan.kv_low_bytes[stage] / GIB, plan.kv_high_bytes[stage] / GIB, gib) or "as measured",
+        UNKNOWN if empty else f"{gib(plan.kv_bytes[stage] / GIB)} GiB",
+        "no memory is left"
+        if empty
+        else between(plan.kv_low_bytes[stage] / GIB, plan.kv_high_bytes[stage] / GIB, gib)
+        or ("as given" if plan.kv_given else "no interval"),
         "Memory left for KV cache on the GPU that has the least, with its 80 % interval.",
     )
 

@@ -224,6 +224,58 @@ def test_fixes_that_hold_by_the_estimate_alone_come_last_and_say_so() -> None:
     assert found["fixes"][2]["changes"] == {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 
 
+def test_a_length_of_no_use_is_not_offered() -> None:
+    found = run_plan(
+        {
+            "model": "llama-3.3-70b",
+            "weight_format": "fp8",
+            "gpu": "h100",
+            "max_model_len": 8192,
+            "engine_version": "0.32",
+        }
+    )
+    offered = [fix["changes"].get("max_model_len") for fix in found["fixes"]]
+    assert offered[-1] == 3136 and not any(length and length < 512 for length in offered)
+    longest = search(
+        Scenario.parse({"model": "llama-3.3-70b", "weight_format": "fp8", "gpu": "h100"}), "max_model_len"
+    )
+    assert "the estimate alone holds 3,136" in longest.sentence
+
+
+def test_stages_are_not_the_only_answer_where_heads_divide() -> None:
+    wanted = {"model": "deepseek-v3", "gpu": "h200", "max_model_len": 8192, "engine_version": "0.32"}
+    stages = search(Scenario.parse(wanted), "gpus", concurrency=64)
+    assert stages.changes == {"tensor_parallel_size": 1, "pipeline_parallel_size": 7}
+    assert stages.alternative == {"tensor_parallel_size": 8, "pipeline_parallel_size": 1}
+    assert "without pipeline stages: 8 GPUs (TP 8)" in stages.sentence
+
+
+def test_a_16_bit_checkpoint_is_offered_in_4_bits_and_by_tensor_parallelism_alone() -> None:
+    changes = [
+        fix["changes"]
+        for fix in run_plan({"model": "llama-3.3-70b", "gpu": "h100", "max_model_len": 8192})["fixes"]
+    ]
+    assert {"weight_format": "awq"} in changes
+    assert {"tensor_parallel_size": 4, "pipeline_parallel_size": 1} in changes
+
+
+@pytest.mark.parametrize(
+    ("scenario", "why"),
+    [
+        (
+            {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8},
+            "8 tensor-parallel ranks keep the whole MLA",
+        ),
+        ({"model": "qwen3-32b", "gpu": "h200", "tensor_parallel_size": 16}, "8 KV heads are fewer than 16"),
+        ({"model": "qwen3-32b", "gpu": "h200", "tensor_parallel_size": 8}, "by the formula"),
+    ],
+)
+def test_the_walk_from_the_textbook_names_what_ranks_copy(scenario: dict[str, Any], why: str) -> None:
+    walk = run_plan({**scenario, "max_model_len": 8192})["textbook"]["steps"]
+    (detail,) = [step["detail"] for step in walk if step["name"] == "layout and blocks"]
+    assert why in detail and detail.endswith(("would divide it", "keep copies", "by the formula"))
+
+
 def found(question: str, concurrency: int = 8, **changes: Any) -> Any:
     return search(
         Scenario.parse({**LLAMA, "max_model_len": 131_072, **changes}), question, concurrency=concurrency
@@ -249,7 +301,8 @@ def test_replicas_are_paid_and_counted() -> None:
     one, two = found("cheapest"), found("cheapest", data_parallel_size=2)
     assert two.changes["usd_per_hour"] == 2 * one.changes["usd_per_hour"]
     assert found("gpus", data_parallel_size=2).sentence == (
-        "6 GPUs (TP 1 x PP 3 x DP 2) hold 8 full-length requests per replica"
+        "6 GPUs (TP 1 x PP 3 x DP 2) hold 8 full-length requests per replica; without pipeline stages: "
+        "8 GPUs (TP 4 x DP 2) hold 8 full-length requests per replica"
     )
 
 
