@@ -127,6 +127,7 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
                     "line": {
                         "color": colour(one.letter, dark=dark),
                         "width": 2.2 - 0.3 * place,
+                        "shape": "linear" if key == "waterline" else "hv",
                     },
                     "hovertemplate": f"{one.letter}: %{{y:,.0f}}{unit} {key}, %{{x:,.1f}} s<extra></extra>",
                 }

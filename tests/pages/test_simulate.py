@@ -190,6 +190,8 @@ def test_figures_are_valid_and_carry_their_message() -> None:
         go.Figure(chart.figure.to_plotly_json())
         assert chart.rows and chart.title in chart.alt
     assert "fills 100 % of the pool and lets up to 4 wait" in charts[0].title
+    shapes = [trace["line"]["shape"] for trace in charts[0].figure.to_plotly_json()["data"]]
+    assert shapes == ["linear"] * 2 + ["hv"] * 6  # blocks grow, people come and go
     away = [row for row in charts[1].rows if row["part"] == "preempted"]
     assert [(row["request"], row["from_s"], row["to_s"]) for row in away] == [(6, 3.0, 5.0)]
     used = sum(row["state"] != "free" for row in charts[3].rows)
