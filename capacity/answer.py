@@ -19,11 +19,11 @@ def answer(plan: Plan, *, fixes: tuple[dict[str, Any], ...] = ()) -> dict[str, A
     r, pool, counted = plan.resolved, plan.pool, plan.concurrency
     usual = counted.typical
     return {
+        "verdict": verdict(plan),
         "fits": plan.fit == "yes",
         "fit": plan.fit,
         "binding_constraint": plan.binding_constraint,
         "reason": plan.reason or None,
-        "verdict": verdict(plan),
         "fixes": list(fixes),
         "model": {
             "id": r.spec.model_id,

@@ -21,6 +21,7 @@ from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.hf_config.text import unique_keys
 from capacity.scenario import Scenario, field_table
+from capacity.typed import number
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 MAX_LINE = 6_000_000
@@ -39,6 +40,10 @@ VERBS = {
     "export": ("capacity.verbs", "run_export", "the plan as a report, a serve command, JSON or CSV"),
     "fields": ("capacity.verbs", "run_fields", "every scenario key with its type and range"),
 }
+
+
+ABOUT = "What LLM serving holds: memory, KV blocks, concurrent requests, speed and queueing."
+EXAMPLE = "example: python -m capacity plan --model llama-3.1-8b --gpu h100 --max-model-len 16000"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,7 +101,7 @@ def _silence(out: TextIO) -> None:
 
 
 def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
-    parser = _Parser(prog="python -m capacity", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = _Parser(prog="python -m capacity", description=ABOUT, epilog=EXAMPLE, allow_abbrev=False)
     switch: dict[str, Any]
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
     for verb, (_, _, text) in VERBS.items():
@@ -116,7 +121,7 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
             one.add_argument(
                 _flag(row["key"]), dest=f"key_{row['key']}", metavar="VALUE", help=row["help"], **switch
             )
-        for field in field_table().values():
+        for field in field_table().values() if verb != "fields" else ():
             switch = {"nargs": "?", "const": "true"} if field.type == "flag" else {}
             one.add_argument(
                 _flag(field.key),
@@ -128,8 +133,8 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     options = parser.parse_args(argv)
     raw: dict[str, Any] = {}
     if options.scenario is not None:
-        raw = read_object(options.scenario)
-    types = {field.key: field.type for field in field_table().values()}
+        raw = _asked(read_object(options.scenario))
+    types = {field.key: field.type for field in field_table().values() if options.verb != "fields"}
     types.update({row["key"]: row["type"] for row in _verb_flags(options.verb)})
     for key, kind in types.items():
         text = getattr(options, f"key_{key}")
@@ -160,7 +165,7 @@ def _from_flag(key: str, kind: str, text: str) -> Any:
     try:
         value = json.loads(text.replace("_", "") if text.replace("_", "").isdigit() else text)
     except ValueError:
-        return text
+        return number(text)
     return value
 
 
@@ -173,6 +178,12 @@ def read_object(path: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise CapacityError(f"{path[:120]!r} is not text in UTF-8") from None
     return parse_object(text, path)
+
+
+def _asked(value: dict[str, Any]) -> dict[str, Any]:
+    """The scenario of a saved answer (the page's JSON download), or the object itself."""
+    scenario = value.get("scenario")
+    return scenario if isinstance(scenario, dict) and {"fits", "memory"} <= set(value) else value
 
 
 def _read_file(path: str) -> str:
@@ -237,15 +248,15 @@ def _call(
 def _each_line(
     lines: TextIO, handler: Callable[..., dict[str, Any]], base: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(lines, start=1):
+    for place, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield handler({**base, **parse_object(line, f"line {number}")})
+            yield handler({**base, **_asked(parse_object(line, f"line {place}"))})
         except CapacityError as error:
             yield {"error": _one_line(error), "field": error.field}
         except RecursionError:
-            yield {"error": f"line {number} is nested too deeply; expected a JSON object", "field": None}
+            yield {"error": f"line {place} is nested too deeply; expected a JSON object", "field": None}
 
 
 def _one_line(error: Exception) -> str:
@@ -257,8 +268,10 @@ def as_text(answer: dict[str, Any], indent: int = 0) -> str:
     pad = "  " * indent
     lines = []
     for key, value in answer.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             lines += [f"{pad}{key}:", as_text(value, indent + 1)]
+        elif isinstance(value, dict):
+            lines.append(f"{pad}{key}: none")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             lines.append(f"{pad}{key}:")
             for item in value:

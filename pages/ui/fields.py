@@ -12,6 +12,7 @@ from typing import Any
 
 from capacity.errors import CapacityError
 from capacity.scenario import field_table
+from capacity.typed import number as number
 
 GROUPS = ("model", "hardware", "engine", "workload")
 BASIC = {
@@ -37,35 +38,12 @@ FORM = (
     ("max_position_embeddings", "Longest length"),
 )
 FORM_OPTIONAL = ("head_dim", "intermediate_size", "max_position_embeddings")
-SUFFIX = {"k": 1e3, "m": 1e6, "g": 1e9, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def advanced(group: str) -> tuple[str, ...]:
     """Keys of a group that sit behind "Advanced", in the table's order."""
     hidden = (*(key for keys in BASIC[group] for key in keys), "model", "model_config", "accept_upper_bound")
     return tuple(key for key, field in field_table().items() if field.group == group and key not in hidden)
-
-
-def number(text: str) -> Any:
-    """A typed number; the text itself when it is none.
-
-    >>> number("8,192"), number("8k"), number("8K"), number("0.9"), number("many")
-    (8192, 8000, 8192, 0.9, 'many')
-    """
-    plain = re.sub(r"[\s_,]", "", text)
-    suffix = 1.0
-    if plain and plain[-1] in SUFFIX and re.fullmatch(r"[-+]?[\d.]+", plain[:-1]):
-        suffix, plain = SUFFIX[plain[-1]], plain[:-1]
-    if len(plain) > 400:
-        return text
-    try:
-        value = int(plain) if re.fullmatch(r"[-+]?\d+", plain) else float(plain)
-    except ValueError:
-        return text
-    if suffix != 1.0:
-        value = value * suffix
-        return int(value) if value == int(value) else value
-    return value
 
 
 def to_scenario(texts: Mapping[str, str]) -> dict[str, Any]:

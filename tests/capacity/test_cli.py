@@ -217,7 +217,7 @@ def test_a_file_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("report", "<!doctype html>"),
         ("serve-command", "# vLLM "),
         ("json", "{\n"),
-        ("csv", "key,value\nfits,true\n"),
+        ("csv", "key,value\nverdict,"Fits. "),
     ],
 )
 def test_export_writes_the_document(what: str, start: str) -> None:
@@ -262,3 +262,27 @@ def test_as_a_process() -> None:
         [*command, "--scenario", "-"], cwd=ROOT, input="<html>", capture_output=True, text=True
     )
     assert bad.returncode == 2 and bad.stdout == "" and bad.stderr.count("\n") == 1
+
+
+def test_the_pages_download_is_a_scenario(tmp_path: Path) -> None:
+    asked = {"model": "llama-3.1-8b", "gpu": "h100", "max_model_len": 8192}
+    saved = tmp_path / "waterline-plan.json"
+    saved.write_text(json.dumps(asked))
+    code, out = run("plan", "--scenario", str(saved), "--json")
+    answer = json.loads(out)
+    saved.write_text(json.dumps({"scenario": asked, **answer}))
+    code, again = run("plan", "--scenario", str(saved), "--json")
+    assert code == 0 and json.loads(again) == answer
+
+
+@pytest.mark.parametrize(
+    ("typed", "tokens"), [("8k", 8000), ("8K", 8192), ("16_384", 16_384), ("1,000", 1000)]
+)
+def test_flags_take_lengths_as_vllm_does(typed: str, tokens: int) -> None:
+    code, out = run("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--max-model-len", typed, "--json")
+    assert code == 0 and json.loads(out)["settings"]["max_model_len"] == tokens
+
+
+def test_the_verdict_comes_first() -> None:
+    code, out = run("plan", "--model", "llama-3.1-8b", "--gpu", "h100")
+    assert code == 0 and out.startswith("verdict: Fits.")
