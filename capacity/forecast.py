@@ -29,6 +29,7 @@ T_VALUES = (
     (10**9, 1.96),
 )  # 95 % two-sided, n - 2 degrees
 WIDEST_RATIO = 10.0
+FAR_SPANS, FAR_CERTAINTY = 2.0, 4.0
 STEEP_FROM, STEEP_RISE, STEEP_CERTAINTY = 0.5, 0.10, 3.0
 HORIZON_S = 24 * 3600.0
 
@@ -163,6 +164,8 @@ def _judge(
         low = max(low, min(expected, room * size / inflow))
     if high / low > WIDEST_RATIO:
         return _refused(seen, f"too noisy: anything from {low:.0f} to {high:.0f} s fits")
+    if expected > FAR_SPANS * seen.span_s and slope < FAR_CERTAINTY * error:
+        return _refused(seen, f"too noisy to look further than {FAR_SPANS * seen.span_s:.0f} s ahead")
     if expected > HORIZON_S:
         return _refused(seen, f"not within {HORIZON_S / 3600:.0f} h at this pace")
     return Forecast(

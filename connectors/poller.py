@@ -325,7 +325,7 @@ class Poller:
 
     def fine_since_s(self, step_s: float, *, target: str | None = None) -> float | None:
         """The moment from which every engine's memory has steps of at most ``step_s``; None before a
-        scrape.
+        scrape. Steps in which a target was down do not count: they are as long as the pauses between tries.
         """
         with self._lock:
             rings = [
@@ -339,7 +339,7 @@ class Poller:
         for items in rings:
             first = items[-1]
             for item in reversed(items):
-                if item.seconds > step_s:
+                if item.seconds > step_s and not item.state.startswith("down"):
                     break
                 first = item
             starts.append(first.end_s - first.seconds)

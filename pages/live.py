@@ -304,17 +304,20 @@ def render() -> None:
     service = running()
     controls(service)
     paused = bool(st.session_state.get("live_pause"))
-    st.subheader("Live", anchor=False)
+    wall = bool(st.session_state.get("live_wall"))
+    if not wall:
+        st.subheader("Live", anchor=False)
     if standing_still(service):
         return
     if not service.has_targets and service.demo is None:
         empty(service)
         return
     every = None if paused else REFRESH_S
-    st.caption(
-        "What the pool is holding now, and what binds it. "
-        + ("Paused." if paused else f"Refreshes every {REFRESH_S:.0f} s.")
-    )
+    if not wall:
+        st.caption(
+            "What the pool is holding now, and what binds it. "
+            + ("Paused." if paused else f"Refreshes every {REFRESH_S:.0f} s.")
+        )
     st.fragment(panel, run_every=every)(service)
 
 

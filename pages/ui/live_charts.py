@@ -56,7 +56,7 @@ def _line(name: str, *, colour: str, label: bool = True) -> Option:
             "color": colour,
             "distance": 6,
             "fontSize": 11,
-            "lineHeight": 16,
+            "minMargin": 8,
         },
         "labelLayout": {"moveOverlap": "shiftY"},
     }
@@ -81,7 +81,7 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
         "title": {
             "text": title + tag,
             "subtext": unit,
-            "itemGap": 4,
+            "itemGap": round(4 * frame.scale**3),
             "left": 0,
             "top": 2,
             "padding": 0,

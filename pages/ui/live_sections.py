@@ -44,7 +44,9 @@ def banner_of(verdict: Verdict, *, advice: str, demo: bool, large: bool = False)
     if first and verdict.severity.value != "ok":
         advice = f"To do: {first.text}.  \n{advice}"
     if large:
-        ALERTS[verdict.severity.value](f"## {verdict.name.capitalize()}{tag}  \n#### {verdict.summary}")
+        said = verdict.summary.removeprefix(f"{verdict.name}: ")
+        name = f"{verdict.name[:1].upper()}{verdict.name[1:]}"
+        ALERTS[verdict.severity.value](f"## {name}{tag}  \n#### {said[:1].upper()}{said[1:]}", icon=look.icon)
         return
     text = f"**{verdict.summary[:1].upper()}{verdict.summary[1:]}**{tag}  \n{advice}"
     ALERTS[verdict.severity.value](text, icon=look.icon)
@@ -173,8 +175,8 @@ def _reasons(view: LiveView) -> str:
 
 
 def _age(view: LiveView) -> str:
-    ages = [e.age_s for e in view.engines if e.age_s is not None]
-    when = f"Scraped {fmt.duration(max(ages))} ago" if ages else "Never scraped"
+    ages = [e.age_s for e in view.engines if e.age_s is not None and e.signals is not None]
+    when = f"Scraped {fmt.duration(max(ages))} ago" if ages else "Nothing answers"
     return f"{when}; {view.answering} of {len(view.targets)} targets answer."
 
 

@@ -108,3 +108,15 @@ def test_a_level_pool_over_half_full_gives_no_forecast() -> None:
         usage = [0.75 + rng.gauss(0, 0.03) for _ in range(32)]
         told += time_to_full([2.0 * i for i in range(32)], usage).expected_s is not None
     assert told <= 10
+
+
+def test_a_wandering_pool_far_from_full_is_not_forecast() -> None:
+    """KV usage that walks at random has slopes by chance; none of them reaches to the top."""
+    rng = random.Random(11)
+    told = 0
+    for _ in range(300):
+        usage = [0.25]
+        for _ in range(31):
+            usage.append(min(0.45, max(0.05, usage[-1] + rng.gauss(0, 0.03))))
+        told += time_to_full([2.0 * i for i in range(32)], usage).expected_s is not None
+    assert told <= 30

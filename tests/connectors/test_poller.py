@@ -270,3 +270,28 @@ def test_an_error_inside_a_scrape_is_a_reason_not_a_crash(running: list[Poller])
         time.sleep(0.01)
     reason = poller.views()[0].snapshots[0].reason
     assert reason == "scraping failed inside Waterline: ZeroDivisionError"
+
+
+def test_pauses_between_tries_do_not_make_memory_coarse() -> None:
+    """A target that is down is asked less often; what was read before is still the finest there is."""
+    poller = Poller([PollTarget(name=NAME, scrape=lambda: pytest.fail("not asked"))], interval_s=2.0)
+    for i in range(10):
+        poller.accept(NAME, snapshot(2.0 * i, engine(2.0 * i, 10.0 * i)), took_s=0.01)
+    fine_s = poller.fine_since_s(5.0)
+    for wait_s in (2.0, 6.0, 14.0, 30.0):
+        gone = down(NAME, time_s=1018.0 + wait_s, monotonic_s=18.0 + wait_s, reason="refused")
+        poller.accept(NAME, gone, took_s=0.01)
+    assert fine_s is not None and poller.fine_since_s(5.0) == fine_s
+
+
+def test_a_server_that_repeats_a_stored_sample_adds_no_interval() -> None:
+    """Prometheus scrapes every 15 s and is asked every 5: three answers, one new sample."""
+    poller = Poller([PollTarget(name=NAME, scrape=lambda: pytest.fail("not asked"))], interval_s=5.0)
+    for i in range(13):
+        stored = 15.0 * (i // 3)
+        one = replace(engine(stored, stored), monotonic_s=None)
+        poller.accept(NAME, replace(snapshot(5.0 * i, one), monotonic_s=None), took_s=0.01)
+    found = poller.intervals(0.0)
+    assert [i.end_s for i in found] == [1000.0, 1015.0, 1030.0, 1045.0, 1060.0]
+    assert [i.rate("generation_tokens") for i in found] == [None, 1.0, 1.0, 1.0, 1.0]
+    assert [i.seconds for i in found[1:]] == [15.0] * 4
