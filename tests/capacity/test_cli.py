@@ -217,7 +217,7 @@ def test_a_file_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("report", "<!doctype html>"),
         ("serve-command", "# vLLM "),
         ("json", "{\n"),
-        ("csv", "key,value\nverdict,"Fits. "),
+        ("csv", 'key,value\nverdict,"Fits. '),
     ],
 )
 def test_export_writes_the_document(what: str, start: str) -> None:
