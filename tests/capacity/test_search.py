@@ -13,12 +13,7 @@ from capacity.plan import plan
 from capacity.scenario import Scenario
 from capacity.search import enough, fewest_gpus, search
 from capacity.verbs import run_plan
-
-LLAMA: dict[str, Any] = {
-    "model": "meta-llama/Llama-3.1-8B-Instruct",
-    "gpu": "h100-sxm",
-    "max_model_len": 8192,
-}
+from tests.capacity.test_breaks import CONFIG, answer
 
 
 def test_fixes_that_hold_by_the_estimate_alone_come_last_and_say_so() -> None:
@@ -142,3 +137,27 @@ def test_fewest_gpus_has_no_smaller_neighbour(model: str, concurrency: int) -> N
             if tensor * stages < used:
                 raw = {**scenario.to_json(), "tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
                 assert not enough(plan(Scenario.parse(raw)), concurrency), (tensor, stages)
+
+
+def test_memory_that_others_hold_is_answered_by_a_lower_utilization() -> None:
+    """79.18 GiB less 10 is 87.4 % of the card: 0.87 starts, 0.88 does not."""
+    held = answer(other_memory_gib=10)
+    assert held["binding_constraint"] == "free_memory"
+    assert "that starts is 0.87" in held["reason"]
+    assert held["fixes"][0]["changes"] == {"gpu_memory_utilization": 0.87}
+    assert answer(other_memory_gib=10, gpu_memory_utilization=0.87)["fits"]
+    assert not answer(other_memory_gib=10, gpu_memory_utilization=0.88)["fits"]
+    smallest = found("gpu_memory_utilization", max_model_len=8192, other_memory_gib=10)
+    assert smallest.changes == found("gpu_memory_utilization", max_model_len=8192).changes
+    full = answer(other_memory_gib=100)
+    assert "only 0.0 GiB are free; no gpu_memory_utilization starts" in full["reason"]
+
+
+def test_formats_that_a_card_is_too_old_for_are_said_and_not_offered() -> None:
+    """FP8 weights need compute capability 8.0 (Marlin) on NVIDIA cards; a T4 has 7.5."""
+    old = answer(gpu="t4", weight_format="fp8")
+    assert any("weight_format fp8-tensor needs cc 8.9+" in text for text in old["warnings"])
+    assert not any("needs cc" in text for text in answer(weight_format="nvfp4")["warnings"])
+    fixes = answer(gpu="t4")["fixes"]
+    assert fixes and not any(fix["changes"].get("weight_format") == "fp8" for fix in fixes)
+    assert found("cheapest", 1, max_model_len=1024).plan.warnings == ()
