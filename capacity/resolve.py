@@ -197,9 +197,7 @@ def _memory(scenario: Scenario, taken: list[Assumption]) -> tuple[Gpu | None, in
             field="gpu_memory_gib",
         )
     taken.append(
-        _assume(
-            "gpu_memory_gib", f"{gpu.memory_gib:g}", f"{gpu.name}, {gpu.memory_basis}: {gpu.source[:160]}"
-        )
+        _assume("gpu_memory_gib", f"{gpu.memory_gib:g}", f"{gpu.name}, {gpu.memory_basis}: {gpu.source}")
     )
     return gpu, round(gpu.memory_gib * GIB)
 

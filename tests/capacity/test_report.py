@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from capacity.answer import verdict
+from capacity.catalog.table import read_table
 from capacity.export.report import report_html
 from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
+from capacity.hardware import find_gpu, gpus
 from capacity.length_curve import length_curve
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
@@ -173,3 +175,19 @@ def test_a_plan_without_room_promises_nothing() -> None:
     page = read(report_html(plan(Scenario.parse({"model": "llama-3.1-70b", "gpu": "h100"}))))
     assert "Does not fit" in page.text and "Command as planned (it does not fit)" in page.text
     assert "What the engine" not in page.text and "as given" not in page.text
+
+
+@pytest.mark.parametrize("table", ["engine_defaults", "model_aliases", "gpus", "models"])
+def test_every_row_states_its_own_source(table: str) -> None:
+    for row in read_table(table):
+        assert row["source"].strip() and "as above" not in row["source"], row
+
+
+def test_a_source_is_shown_whole() -> None:
+    for card in gpus():
+        if find_gpu(card).memory_gib is None:
+            continue
+        made = plan(Scenario.parse({"model": "qwen3-0.6b", "gpu": card, "max_model_len": 512}))
+        memory = next(a for a in made.assumptions if a.key == "gpu_memory_gib")
+        assert memory.source.endswith(find_gpu(card).source)
+        assert not any("kv_reference" in a.source or "as above" in a.source for a in made.assumptions)
