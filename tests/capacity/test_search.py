@@ -13,7 +13,7 @@ from capacity.plan import plan
 from capacity.scenario import Scenario
 from capacity.search import enough, fewest_gpus, search
 from capacity.verbs import run_plan
-from tests.capacity.test_breaks import CONFIG, answer
+from tests.capacity.test_breaks import CONFIG, LLAMA, answer
 
 
 def test_fixes_that_hold_by_the_estimate_alone_come_last_and_say_so() -> None:
