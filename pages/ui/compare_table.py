@@ -167,30 +167,37 @@ def csv_rows(columns: Sequence[Column]) -> list[dict[str, Any]]:
     ]
 
 
+CLOSE = 0.05
+"""Share below which two estimates are not told apart: scatter of one model's variants against each other."""
+
+
 def headline(columns: Sequence[Column], load: str) -> str:
-    """The comparison in a sentence: who is fastest, who has the most throughput per GPU, who is cheapest."""
-    parts = []
+    """The comparison in a sentence: who is fastest, who has the most throughput per GPU, who is cheapest, and where
+    the first is too close to another to call."""
+    found: dict[str, list[str]] = {}
     for key, words in (
         ("tpot_s", "lowest TPOT"),
         ("tokens_per_s_per_gpu", "most output tokens/s per GPU"),
         ("usd_per_million", "cheapest token"),
     ):
-        best = sorted_columns(columns, key)[0]
+        ranked = [one for one in sorted_columns(columns, key) if one.figures[key].value is not None]
+        if not ranked:
+            continue
         row = next(row for row in ROWS if row.key == key)
-        figure = best.figures[key]
-        if figure.value is not None:
-            parts.append(
-                (
-                    best.entry.name,
-                    f"{words} ({plain(shown(row.unit)(figure.value))}{'' if key != 'usd_per_million' else ' per 1M'})",
-                )
-            )
+        best = ranked[0].figures[key].value or 0.0
+        tail = " per 1M" if key == "usd_per_million" else ""
+        text = f"{words} ({plain(shown(row.unit)(best))}{tail})"
+        close = [
+            f"**{plain(one.entry.name)}**"
+            for one in ranked[1:]
+            if abs((one.figures[key].value or 0.0) - best) <= CLOSE * best
+        ]
+        if close:
+            text += f", too close to call with {' and '.join(close)}"
+        found.setdefault(ranked[0].entry.name, []).append(text)
     able = sum(1 for one in columns if one.load is not None)
-    if not parts:
+    if not found:
         return f"None of {len(columns)} can be served at {load}."
-    found: dict[str, list[str]] = {}
-    for name, text in parts:
-        found.setdefault(name, []).append(text)
     sentences = "; ".join(
         f"**{plain(name)}** has the {', the '.join(texts)}" for name, texts in found.items()
     )

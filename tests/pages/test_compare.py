@@ -21,7 +21,7 @@ from pages.ui.compare_charts import pareto, sweep_lines, sweep_map
 from pages.ui.compare_parts import seconds
 from pages.ui.compare_state import EXAMPLE
 from pages.ui.compare_sweep import labels, values_of
-from pages.ui.compare_table import csv_rows, page_html, sorted_columns, table
+from pages.ui.compare_table import csv_rows, headline, page_html, sorted_columns, table
 from pages.ui.link import pack, unpack
 from pages.ui.speed_charts import levels, speed_curve
 from pages.ui.speed_points import fingerprint, from_text, to_text
@@ -108,6 +108,22 @@ def test_columns_sort_by_any_row_and_unknown_goes_last() -> None:
     assert ":green[" in shown["TPOT"][rows[2].name]
     assert "better" not in shown["TPOT"][f"{rows[0].name} (first)"]
     assert shown["TPOT"]["small"] == "–"
+
+
+def test_the_headline_does_not_name_a_winner_where_figures_are_within_5_percent() -> None:
+    one = {"model": "qwen3-32b", "gpu": "h200", "prompt_tokens": 1024, "output_tokens": 256}
+    scenarios = {
+        "plain": one,
+        "shorter": {**one, "max_model_len": 8192},
+        "half": {**one, "weight_format": "fp8"},
+    }
+    columns = [
+        column(Entry(name=name, scenario=Scenario.parse(raw)), concurrency=8)
+        for name, raw in scenarios.items()
+    ]
+    said = headline(columns, "8 requests in flight")
+    assert "**half** has the lowest TPOT" in said and "too close" not in said
+    assert "too close to call with **" in headline(columns[:2], "8 requests in flight")
 
 
 def test_differences_of_inputs_and_downloads() -> None:
