@@ -116,11 +116,12 @@ def window_seconds() -> int:
 
 
 def frozen_until() -> float | None:
-    """The end of the window that the link asks for; None for live."""
+    """The end of the window that the link asks for; None for live, and for what is no time."""
     try:
-        return min(float(st.query_params["live_until"]), time.time())
+        asked = float(st.query_params["live_until"])
     except (KeyError, ValueError):
         return None
+    return min(asked, time.time()) if asked >= 0 else None
 
 
 def opened() -> SavedWindow | None:
@@ -306,9 +307,12 @@ def render() -> None:
     paused = bool(st.session_state.get("live_pause"))
     wall = bool(st.session_state.get("live_wall"))
     if not wall:
-        st.subheader("Live", anchor=False)
+        st.title("Live", anchor=False)
     if standing_still(service):
         return
+    if "live_until" in st.query_params:
+        asked = st.query_params["live_until"][:40]
+        st.warning(f"The link asks for the window until {asked!r}, which is no time; valid: Unix seconds.")
     if not service.has_targets and service.demo is None:
         empty(service)
         return

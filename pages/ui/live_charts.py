@@ -177,6 +177,8 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
         name = f"highest of {len(rest)} others"
         named[name] = highest
         option["series"].append(_line(name, colour=GREY, label=few))
+    for entry in option["series"]:
+        entry["endLabel"]["fontSize"] = round(11 * frame.scale)
     option["dataset"] = {"source": _table(series.times_s, named, 100.0)}
     words = LIMIT_WORDS_ON_DARK if frame.dark else LIMIT_WORDS
     limits = [(act, ACT, "act"), (critical, CRITICAL, "critical")]

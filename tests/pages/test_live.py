@@ -154,6 +154,15 @@ def test_a_link_to_a_time_without_readings_says_so(demo: LiveService) -> None:
     assert not page.exception and "No reading is kept" in alerts(page)
 
 
+@pytest.mark.parametrize("asked", ["nan", "-inf", "-5", "yesterday", ""])
+def test_a_link_to_no_time_says_so_and_shows_live(demo: LiveService, asked: str) -> None:
+    page = AppTest.from_file(PAGE, default_timeout=30)
+    page.query_params["live_until"] = asked
+    page.run()
+    assert not page.exception and "is no time" in page.warning[0].value
+    assert page.metric[0].label == "Fullest replica"
+
+
 def test_before_and_after_a_marker(demo: LiveService) -> None:
     assert demo.history is not None
     demo.history.mark(time.time() - 1, "my change")
