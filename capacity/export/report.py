@@ -11,6 +11,7 @@ from typing import Any
 
 from capacity.answer import verdict
 from capacity.explain import explain
+from capacity.export.report_inputs import reproduce, workload_words
 from capacity.export.report_style import MEMORY_COLOURS, STATE, STYLE
 from capacity.export.serve_command import serve_command, serve_notes
 from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
@@ -31,13 +32,25 @@ TERMS = {
 UNKNOWN = "–"
 
 
-def report_html(plan: Plan, *, fixes: Sequence[dict[str, Any]] = (), made_at: str | None = None) -> str:
-    """The whole report. ``fixes``: what to change when it does not fit; ``made_at``: a date for the foot, if any."""
+def report_html(
+    plan: Plan,
+    *,
+    fixes: Sequence[dict[str, Any]] = (),
+    made_at: str | None = None,
+    page_url: str | None = None,
+) -> str:
+    """The whole report. ``fixes``: what to change when it does not fit.
+
+    ``made_at``: the date, as it is to be read; ``page_url``: the link that opens the plan. Without them the report
+    does not speak of them: it never looks at a clock.
+    """
     title = _title(plan)
     body = (
-        f"<h1>{escape(title)}</h1><p class='quiet'>{escape(_subtitle(plan))}</p>"
+        f"<h1>{escape(title)}</h1><p class='quiet'>{escape(_subtitle(plan))}<br>{escape(workload_words(plan))}"
+        f"{escape(f'. Made {made_at}' if made_at else '')}</p>"
         f"{_verdict(plan)}{_figures(plan)}{_fixes(fixes)}{_memory(plan)}{_curve(plan)}{_allocation(plan)}"
         f"{_logs(plan)}{_serve(plan)}{_textbook(plan)}{_equations(plan)}{_assumptions(plan)}{_warnings(plan)}"
+        f"{reproduce(plan, page_url=page_url)}"
         f"<footer class='quiet'>Planned by Waterline with the rules of vLLM {escape(plan.resolved.release.asked)}"
         f"{escape(f', {made_at}' if made_at else '')}. Estimates carry an 80 % interval; what is exact says so.</footer>"
     )

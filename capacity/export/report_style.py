@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# The memory bill's order and colours (Okabe-Ito), the same on every face.
+# The memory bill's order and colours, the same as on the page (pages/ui/charts).
 MEMORY_COLOURS = {
     "weights": "#0072B2",
     "activation": "#56B4E9",
-    "cuda_graphs": "#F0E442",
-    "non_torch": "#E69F00",
-    "other": "#CC79A7",
+    "cuda_graphs": "#AA4499",
+    "non_torch": "#B8A24A",
+    "other": "#7A5C3E",
     "kv_cache": "#009E73",
 }
 STATE = {

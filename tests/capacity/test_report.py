@@ -1,23 +1,31 @@
 """The printable report: nothing from outside, nothing that runs, every text escaped, charts to scale."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from capacity.answer import verdict
 from capacity.catalog.table import read_table
+from capacity.cli import main
 from capacity.export.report import report_html
+from capacity.export.report_style import MEMORY_COLOURS
+from capacity.export.serve_command import serve_command
 from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
 from capacity.hardware import find_gpu, gpus
 from capacity.length_curve import length_curve
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
 from capacity.search import fixes
+from pages.ui.charts import TERM_COLOURS
 
-VOID = {"meta"}
+VOID = {"meta", "br"}
 WORKLOAD = {"prompt_tokens": {"mean": 1500, "cv": 1}, "output_tokens": 300}
 CASES = [
     {"model": "llama-3.1-8b", "gpu": "h100", "max_model_len": 8192, **WORKLOAD},
@@ -191,3 +199,50 @@ def test_a_source_is_shown_whole() -> None:
         memory = next(a for a in made.assumptions if a.key == "gpu_memory_gib")
         assert memory.source.endswith(find_gpu(card).source)
         assert not any("kv_reference" in a.source or "as above" in a.source for a in made.assumptions)
+
+
+def test_names_the_workload_the_date_and_the_link(found: Plan) -> None:
+    address = "http://localhost:8501/?plan_gpu=h100-sxm&plan_tab=Speed"
+    page = read(report_html(found, made_at="2026-01-02 03:04 UTC", page_url=address))
+    assert "Made 2026-01-02 03:04 UTC" in page.text and address in page.text
+    asked = found.resolved.scenario
+    if asked.prompt_tokens is None:
+        assert "no prompt or output lengths given" in page.text
+    else:
+        assert "prompt 1,500 tokens (spread 1), output 300 tokens (all alike), no shared prefix" in page.text
+    silent = read(report_html(found)).text
+    assert "Made 2" not in silent and "http://localhost" not in silent
+
+
+def test_a_shared_prefix_and_observed_lengths_are_named() -> None:
+    raw = {
+        "model": "qwen3-0.6b",
+        "gpu": "l4",
+        "shared_prefix_tokens": 1200,
+        "prompt_tokens": {"values": [2000, 4000]},
+    }
+    text = read(report_html(plan(Scenario.parse(raw)))).text
+    assert (
+        "prompt 3,000 tokens on average over 2 observed lengths, output not given, shared prefix 1,200 tokens"
+        in text
+    )
+
+
+def test_the_report_alone_makes_the_plan_again(found: Plan, tmp_path: Path) -> None:
+    text = report_html(found)
+    scenario = unescape(re.search(r"<pre id='scenario'>(.*?)</pre>", text, re.S)[1])  # type: ignore[index]
+    assert Scenario.parse(json.loads(scenario)) == found.resolved.scenario
+    assert serve_command(found) in read(text).text
+    (tmp_path / "scenario.json").write_text(scenario, encoding="utf-8")
+    command = re.search(r"python -m capacity (plan --scenario scenario\.json)", text)[1].split()  # type: ignore[index]
+    command[-1] = str(tmp_path / command[-1])
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main([*command, "--json"]) in (0, 1)
+    assert json.loads(out.getvalue())["verdict"] == verdict(found)
+
+
+def test_the_bill_has_the_pages_colours() -> None:
+    assert {name: TERM_COLOURS[name] for name in MEMORY_COLOURS} == MEMORY_COLOURS
+    bill = report_html(plan(Scenario.parse(CASES[0])))
+    assert "background:#AA4499'></i>CUDA graphs" in bill and "background:#B8A24A'></i>Non-torch" in bill
