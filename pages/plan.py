@@ -8,8 +8,11 @@ from capacity.errors import CapacityError
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
 from pages.ui import plan_sections as sections
+from pages.ui.fields import Incomplete
 from pages.ui.format import first_upper
 from pages.ui.inputs import PROBLEM, sidebar
+from pages.ui.plan_empty import empty
+from pages.ui.plan_head import head
 from pages.ui.speed_section import keep_points
 
 LAST = "plan_last_answer"
@@ -23,8 +26,11 @@ def render() -> None:
     problem: str | None = st.session_state.get(PROBLEM) if inputs.source == "Config" else None
     key: str | None = None
     found: Plan | None = None
+    missing: str | None = None
     try:
         found = plan(Scenario.parse(inputs.scenario()))
+    except Incomplete as error:
+        missing = str(error)
     except CapacityError as error:
         problem, key = problem or str(error), error.field
     except RecursionError:
@@ -32,13 +38,17 @@ def render() -> None:
     if found is not None:
         st.session_state[LAST] = found
     shown = found or st.session_state.get(LAST)
-    sections.head(inputs, shown)
+    head(inputs, shown)
     if problem:
         sections.problem(first_upper(problem), key=key, stale=found is None and shown is not None)
+    if missing:
+        empty(inputs, missing)
     if shown is None:
-        st.info(
-            "Correct the input in the sidebar, or start from an example there.", icon=":material/arrow_back:"
-        )
+        if not missing:
+            st.info(
+                "Correct the input in the sidebar, or start from an example there.",
+                icon=":material/arrow_back:",
+            )
         return
     sections.answer_block(shown, stale=found is None)
     sections.details(shown)

@@ -43,7 +43,7 @@ def head(columns: Sequence[Column], load: float | None) -> None:
     """Title, question, and at the top right share, download, help."""
     left, right = st.columns([5, 3], vertical_alignment="bottom")
     with left:
-        st.subheader("Compare", anchor=False)
+        st.title("Compare", anchor=False)
         st.caption("Which of these scenarios is faster, holds more, or costs less?")
     with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
         with st.popover("Share", icon=":material/share:"):

@@ -37,7 +37,23 @@ FORM = (
     ("vocab_size", "Vocabulary"),
     ("max_position_embeddings", "Longest length"),
 )
+FORM_HELP = {
+    "num_hidden_layers": "Decoder layers; each keeps its own keys and values. num_hidden_layers in a config.json.",
+    "num_attention_heads": "Query heads of one layer. num_attention_heads in a config.json.",
+    "num_key_value_heads": "Heads whose keys and values are cached: the query heads, or fewer with grouped-query "
+    "attention. num_key_value_heads in a config.json.",
+    "head_dim": "Width of one head; left empty it is the hidden size divided by the heads.",
+    "hidden_size": "Width of the vector that a token is between layers. hidden_size in a config.json.",
+    "intermediate_size": "Width inside the MLP; left empty it is 8/3 of the hidden size.",
+    "vocab_size": "Tokens that the model knows; they size its embedding. vocab_size in a config.json.",
+    "max_position_embeddings": "Most tokens of one request that the model is made for. Left empty the maximum length "
+    "under Engine decides.",
+}
 FORM_OPTIONAL = ("head_dim", "intermediate_size", "max_position_embeddings")
+
+
+class Incomplete(CapacityError):
+    """Nothing is wrong yet: the visitor has still to enter what the message names."""
 
 
 def advanced(group: str) -> tuple[str, ...]:
@@ -95,18 +111,19 @@ def _text(value: Any) -> str:
 
 
 def form_config(texts: Mapping[str, str]) -> dict[str, Any]:
-    """The small form as a config object: full attention, a gated MLP. Raises CapacityError naming what is missing."""
+    """The small form as a config object: full attention, a gated MLP.
+
+    Raises Incomplete naming what has still to be filled in, CapacityError on what cannot be.
+    """
     values = {key: number(str(texts.get(key) or "").strip()) for key, _ in FORM}
     missing = [label for key, label in FORM if values[key] == "" and key not in FORM_OPTIONAL]
-    if missing:
-        raise CapacityError(
-            f"the form has no {', '.join(missing).lower()}; fill in whole numbers of at least 1"
-        )
     given = {key: value for key, value in values.items() if value != ""}
     for key, label in FORM:
         if key in given and (not isinstance(given[key], int) or given[key] < 1):
             raise CapacityError(
                 f"{label.lower()} is {str(texts.get(key))[:40]!r}; expected a whole number of at least 1"
             )
+    if missing:
+        raise Incomplete(f"still to fill in: {', '.join(missing)}")
     given.setdefault("intermediate_size", round(8 * given["hidden_size"] / 3))
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "_name_or_path": "form", **given}

@@ -24,6 +24,7 @@ from pages.ui.fields import (
     FORM,
     GROUPS,
     SOURCES,
+    Incomplete,
     advanced,
     form_config,
     to_scenario,
@@ -31,7 +32,7 @@ from pages.ui.fields import (
 )
 from pages.ui.format import short_model
 from pages.ui.link import pack, unpack
-from pages.ui.model_source import CONFIG_TEXT, PROBLEM, model_source
+from pages.ui.model_source import CONFIG_TEXT, PROBLEM, beside, model_source
 
 PREFIX = "plan_"
 CONFIG_LINK = "plan_config"
@@ -55,8 +56,12 @@ PLACEHOLDERS = {
 HELP_MORE = {
     "max_model_len": " 8k means 8,000 and 8K means 8,192, as in vLLM.",
     "engine_version": " A newer release than those listed can be typed; the latest rules are used and the page says so.",
-    "prompt_tokens": " Spread is the standard deviation divided by the mean; 0 is constant.",
 }
+SPREAD_HELP = (
+    "How much the lengths differ: standard deviation divided by the mean. 0 means that all are alike, 1 is typical "
+    "of chat."
+)
+SPREAD_PX = 88
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class PlanInputs:
     form: dict[str, str] = field(default_factory=dict)
 
     def scenario(self) -> dict[str, Any]:
-        """The scenario object, unchecked but for the config. Raises CapacityError."""
+        """The scenario object, unchecked but for the config. Raises CapacityError, Incomplete when nothing is wrong."""
         raw = to_scenario(self.texts)
         if self.source == "Catalogue":
             return raw
@@ -77,7 +82,7 @@ class PlanInputs:
         if self.source == "Form":
             raw["model_config"] = form_config(self.form)
         elif not self.config_text.strip():
-            raise CapacityError(
+            raise Incomplete(
                 "no config is given; paste a config.json, upload it, or load it from the hub",
                 field="model_config",
             )
@@ -136,9 +141,11 @@ def sidebar(*, start_bar: bool = True) -> PlanInputs:
 
 def _basic(group: str) -> None:
     for keys in BASIC[group]:
-        places = st.columns(len(keys), gap="small", wrap=False) if len(keys) > 1 else [st.container()]
-        for place, key in zip(places, keys, strict=True):
-            with place:
+        if len(keys) == 1:
+            _control(keys[0])
+            continue
+        with beside():
+            for key in keys:
                 _control(key)
 
 
@@ -180,6 +187,8 @@ def _seed() -> bool:
     seeds = by_hand or ({} if given - {"plan_tab"} else to_texts(examples()[0].scenario))
     if f"{PREFIX}engine_version" not in given:
         seeds.setdefault("engine_version", known_releases()[0])
+    if st.query_params.get(f"{PREFIX}source") not in SOURCES:
+        seeds["source"] = SOURCES[0]
     if CONFIG_LINK in given:
         try:
             state[CONFIG_TEXT] = unpack(st.query_params[CONFIG_LINK])
@@ -322,9 +331,11 @@ def _control(key: str) -> None:
             **kept,
         )
     elif one.type == "length":
-        left, right = st.columns([2, 1], gap="small", vertical_alignment="bottom", wrap=False)
-        left.text_input(one.label, key=PREFIX + key, help=hint, placeholder="mean", **kept)
-        right.text_input("Spread", key=f"{PREFIX}{key}_cv", placeholder="0", **kept)
+        row = beside()
+        row.text_input(one.label, key=PREFIX + key, help=hint, placeholder="mean", **kept)
+        row.text_input(
+            "Spread", key=f"{PREFIX}{key}_cv", help=SPREAD_HELP, placeholder="0", width=SPREAD_PX, **kept
+        )
     else:
         st.text_input(
             one.label, key=PREFIX + key, help=hint, placeholder=PLACEHOLDERS.get(key, "default"), **kept

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from connectors.errors import ConnectorError
 from connectors.model_config import fetch_config
-from pages.ui.fields import FORM, FORM_OPTIONAL, SOURCES
+from pages.ui.fields import FORM, FORM_HELP, FORM_OPTIONAL, SOURCES
 
 CONFIG_TEXT, PROBLEM = "plan_config_text", "plan_input_problem"
 
@@ -20,30 +21,33 @@ CONFIG_TEXT, PROBLEM = "plan_config_text", "plan_input_problem"
 def model_source(control: Callable[[str], None]) -> None:
     """Draw the choice and what belongs to it; ``control`` draws the widget of one scenario key."""
     kept: dict[str, Any] = {"persist_state": "session"}
-    source = st.segmented_control(
-        "Model from",
-        SOURCES,
-        default=SOURCES[0],
-        required=True,
-        key="plan_source",
-        bind="query-params",
-        label_visibility="collapsed",
-        width="stretch",
-        **kept,
+    source = (
+        st.segmented_control(  # its first value comes from the link or the visit's seed, so it has no default
+            "Model from",
+            SOURCES,
+            required=True,
+            key="plan_source",
+            bind="query-params",
+            label_visibility="collapsed",
+            width="stretch",
+            **kept,
+        )
     )
-    if source == "Catalogue":
+    if source in (None, "Catalogue"):
         control("model")
         return
     if source == "Form":
-        columns = st.columns(2, gap="small", wrap=False)
-        for index, (key, label) in enumerate(FORM):
-            columns[index % 2].text_input(
-                label,
-                key=f"plan_form_{key}",
-                bind="query-params",
-                placeholder="optional" if key in FORM_OPTIONAL else "",
-                **kept,
-            )
+        for first in range(0, len(FORM), 2):
+            row = beside()
+            for key, label in FORM[first : first + 2]:
+                row.text_input(
+                    label,
+                    key=f"plan_form_{key}",
+                    bind="query-params",
+                    placeholder="optional" if key in FORM_OPTIONAL else "",
+                    help=FORM_HELP[key],
+                    **kept,
+                )
         st.caption("Full attention in every layer with a gated MLP; for anything else paste the config.json.")
         return
     _hub()
@@ -64,6 +68,11 @@ def model_source(control: Callable[[str], None]) -> None:
         **kept,
     )
     control("accept_upper_bound")
+
+
+def beside() -> DeltaGenerator:
+    """A row for widgets that share the sidebar's width: a row of columns would be wider than the sidebar."""
+    return st.container(horizontal=True, gap="small", vertical_alignment="bottom", wrap=False)
 
 
 def _forget_problem() -> None:

@@ -62,7 +62,7 @@ def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
     """Title, question, and at the top right share, download, help."""
     left, right = st.columns([5, 3], vertical_alignment="bottom")
     with left:
-        st.subheader("Simulate", anchor=False)
+        st.title("Simulate", anchor=False)
         st.caption("What does this traffic do to the block pool, and which policy serves it best?")
     with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
         with st.popover("Share", icon=":material/share:"):

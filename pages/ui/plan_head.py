@@ -1,0 +1,99 @@
+"""The head of the Plan page: title, question, and at the top right pin, share, download, help."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import streamlit as st
+
+from capacity.answer import answer
+from capacity.plan import Plan
+from capacity.search import fixes
+from pages.ui.format import flat, table_csv
+from pages.ui.inputs import PlanInputs
+from pages.ui.link import link
+from pages.ui.plan_sections import HELP
+from pages.ui.speed_section import pin_button, speed_link
+
+
+def head(inputs: PlanInputs, shown: Plan | None) -> None:
+    """Draw it. ``shown``: the answer that Download and Pin are about, if there is one."""
+    row = st.container(horizontal=True, gap="small", vertical_alignment="center", key="plan_head")
+    row.title("Plan", anchor=False, width="content")
+    with row.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        pin_button(shown)
+        with st.popover("Share", icon=":material/share:"):
+            _share(inputs)
+        with st.popover("Download", icon=":material/download:"):
+            _downloads(inputs, shown)
+        with st.popover("Help", icon=":material/help:"):
+            st.markdown(HELP)
+    st.caption("What will this model on these GPUs hold, and what stops it from holding more?")
+
+
+def _link(inputs: PlanInputs) -> tuple[str, bool]:
+    """The page's link, and whether it holds every input (a long config is left out)."""
+    values = {**inputs.link_values(), **speed_link()}
+    whole = inputs.source != "Config" or not inputs.config_text or "plan_config" in values
+    return link(st.context.url or "", values), whole
+
+
+def _share(inputs: PlanInputs) -> None:
+    address, whole = _link(inputs)
+    st.markdown("This link opens the same page with the same inputs, release included.")
+    st.code(address, language=None, wrap_lines=True)
+    if not whole:
+        st.warning(
+            "The config is too long for a link: the link leaves it out. Send the JSON download with it.",
+            icon=":material/warning:",
+        )
+
+
+def _downloads(inputs: PlanInputs, shown: Plan | None) -> None:
+    if shown is None:
+        st.caption("There is no answer to download yet.")
+        return
+    address, whole = _link(inputs)
+    known = address if whole and st.context.url else None
+
+    def as_json() -> str:
+        return json.dumps(_answer(shown), indent=2)
+
+    def as_csv() -> str:
+        return table_csv(flat(_answer(shown)))
+
+    _download("JSON: scenario and answer", as_json, "waterline-plan.json", "application/json")
+    _download("CSV: one figure a line", as_csv, "waterline-plan.csv", "text/csv")
+    _download(
+        "Report: printable HTML", lambda: report(shown, page_url=known), "waterline-plan.html", "text/html"
+    )
+
+
+def report(plan: Plan, *, page_url: str | None) -> str:
+    """The printable report, dated now. ``page_url``: the link that opens this plan, when there is one."""
+    from capacity.export.report import report_html
+
+    made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return report_html(
+        plan, fixes=fixes(plan) if plan.fit != "yes" else (), made_at=made_at, page_url=page_url
+    )
+
+
+def _answer(plan: Plan) -> dict[str, Any]:
+    found = answer(plan, fixes=fixes(plan) if plan.fit != "yes" else ())
+    return {"scenario": plan.resolved.scenario.to_json(), **found}
+
+
+def _download(label: str, data: Any, name: str, mime: str) -> None:
+    st.download_button(
+        label,
+        data,
+        file_name=name,
+        mime=mime,
+        key=f"plan_download_{name}",
+        on_click="ignore",
+        icon=":material/download:",
+        width="stretch",
+    )
