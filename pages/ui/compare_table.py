@@ -199,10 +199,14 @@ def headline(columns: Sequence[Column], load: str) -> str:
     if not found:
         return f"None of {len(columns)} can be served at {load}."
     sentences = "; ".join(
-        f"**{plain(name)}** has the {', the '.join(texts)}" for name, texts in found.items()
+        f"**{plain(name)}** has {_all([f'the {text}' for text in texts])}" for name, texts in found.items()
     )
     missing = "" if able == len(columns) else f" {len(columns) - able} of {len(columns)} cannot be served."
     return f"At {load}: {sentences}.{missing}"
+
+
+def _all(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def page_html(columns: Sequence[Column], load: str) -> str:
