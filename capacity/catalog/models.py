@@ -57,6 +57,23 @@ def _short_names() -> dict[str, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=1)
+def _loose_names() -> dict[str, tuple[str, ...]]:
+    """The spellings without spaces, dashes and underscores, to the ids that they may mean."""
+    found: dict[str, list[str]] = {}
+    for spelling, ids in _short_names().items():
+        found.setdefault(_loose(spelling), []).extend(ids)
+    return {name: tuple(dict.fromkeys(ids)) for name, ids in found.items()}
+
+
+def _loose(name: str) -> str:
+    """
+    >>> _loose("Llama 3.3_70B"), _loose("llama-3.3-70b")
+    ('llama3.370b', 'llama3.370b')
+    """
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+@lru_cache(maxsize=1)
 def _ids() -> frozenset[str]:
     return frozenset(model_id.lower() for model_id in _rows())
 
@@ -67,16 +84,17 @@ def model_ids() -> tuple[str, ...]:
 
 
 def find_model_id(name: str) -> str:
-    """The catalogue id for an id or a short name, whatever its case. Raises CapacityError naming close
-    matches.
+    """The catalogue id for an id or a short name. Case does not matter; spaces, dashes and underscores are alike.
 
-    >>> find_model_id("llama-3.1-8b"), find_model_id("OPENAI/GPT-OSS-120B")
+    Part of a name is never taken for one. Raises CapacityError naming the ids that hold it or are close to it.
+
+    >>> find_model_id("llama-3.1-8b"), find_model_id("OPENAI/GPT OSS 120B")
     ('meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')
     """
     wanted = name.strip().lower()
     if wanted not in _short_names():
         wanted = re.sub(r"(^|/)meta-llama-", r"\1llama-", wanted)
-    ids = _short_names().get(wanted, ())
+    ids = _short_names().get(wanted, ()) or _loose_names().get(_loose(wanted), ())
     exact = tuple(
         model_id for model_id in ids if wanted in (model_id.lower(), model_id.lower().split("/")[-1])
     )
@@ -87,12 +105,21 @@ def find_model_id(name: str) -> str:
         raise CapacityError(
             f"model {name[:60]!r} is ambiguous; expected one of {', '.join(ids)}", field="model"
         )
-    near = difflib.get_close_matches(wanted, list(_short_names()), n=8, cutoff=0.6)
-    found = list(dict.fromkeys(model_id for key in near for model_id in _short_names()[key]))[:4]
+    found = _close(wanted)
     hint = f"close: {', '.join(found)}" if found else f"{len(_rows())} ids are known"
     raise CapacityError(
         f"model {name[:60]!r} is not in the catalogue; {hint}, or give a config.json", field="model"
     )
+
+
+def _close(wanted: str) -> list[str]:
+    """At most four ids: those that hold what was typed, else those that look like it."""
+    part = _loose(wanted).replace(".", "")
+    holding = [one for one in _rows() if len(part) > 1 and part in _loose(one).replace(".", "")]
+    if holding:
+        return sorted(holding, key=len)[:4]
+    near = difflib.get_close_matches(re.sub(r"[\s_]+", "-", wanted), list(_short_names()), n=8, cutoff=0.6)
+    return list(dict.fromkeys(model_id for key in near for model_id in _short_names()[key]))[:4]
 
 
 def model_config(name: str) -> dict[str, Any]:

@@ -54,6 +54,7 @@ PLACEHOLDERS = {
     "pipeline_parallel_size": "1",
 }
 HELP_MORE = {
+    "model": " The list filters by letters in their order; a name typed in full may hold spaces (llama 3.3 70b, Enter).",
     "max_model_len": " 8k means 8,000 and 8K means 8,192, as in vLLM.",
     "engine_version": " A newer release than those listed can be typed; the latest rules are used and the page says so.",
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from capacity.catalog import find_model_id, model_config, model_ids, model_spec, published_count
+from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.hf_config import parse_config_text
 from capacity.model import Attention, LatentAttention, ModelSpec, RecurrentState
@@ -84,10 +85,38 @@ def test_every_row_of_the_table_is_in_the_golden_table() -> None:
         ("gemma-3-27b", "google/gemma-3-27b-it"),
         ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("llama 3.3 70b", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("Llama_3.3_70B_Instruct", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("qwen 3 32b", "Qwen/Qwen3-32B"),
+        (" gpt  oss 120b ", "openai/gpt-oss-120b"),
+        ("deepseek v3", "deepseek-ai/DeepSeek-V3"),
     ],
 )
 def test_short_and_other_case_names(name: str, model_id: str) -> None:
     assert find_model_id(name) == model_id
+
+
+@pytest.mark.parametrize(
+    ("part", "held"),
+    [
+        ("llama 3.3", ["meta-llama/Llama-3.3-70B-Instruct", "nvidia/Llama-3_3-Nemotron-Super-49B-v1"]),
+        ("phi_3.5", ["microsoft/Phi-3.5-MoE-instruct", "microsoft/Phi-3.5-mini-instruct"]),
+        ("gpt oss", ["openai/gpt-oss-20b", "openai/gpt-oss-120b"]),
+    ],
+)
+def test_part_of_a_name_is_answered_with_the_ids_that_hold_it(part: str, held: list[str]) -> None:
+    with pytest.raises(CapacityError) as caught:
+        find_model_id(part)
+    said = str(caught.value)
+    assert said == f"model {part!r} is not in the catalogue; close: {', '.join(held)}, or give a config.json"
+
+
+@pytest.mark.parametrize("row", read_table("model_aliases"), ids=lambda row: row["alias"])
+def test_an_alias_keeps_its_own_length_however_it_is_looked_up(row: dict[str, str]) -> None:
+    found = model_spec(f"organisation/{row['alias']}")
+    assert found.max_position_embeddings == (
+        int(row["max_position_embeddings"] or 0) or model_spec(row["model_id"]).max_position_embeddings
+    )
 
 
 def test_unknown_name_lists_close_ones() -> None:
