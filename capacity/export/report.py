@@ -47,12 +47,12 @@ def report_html(
     title = _title(plan)
     body = (
         f"<h1>{escape(title)}</h1><p class='quiet'>{escape(_subtitle(plan))}<br>{escape(workload_words(plan))}"
-        f"{escape(f'. Made {made_at}' if made_at else '')}</p>"
+        f"{f'<br>Made {escape(made_at)}' if made_at else ''}</p>"
         f"{_verdict(plan)}{_figures(plan)}{_fixes(fixes)}{_memory(plan)}{_curve(plan)}{_allocation(plan)}"
         f"{_logs(plan)}{_serve(plan)}{_textbook(plan)}{_equations(plan)}{_assumptions(plan)}{_warnings(plan)}"
         f"{reproduce(plan, page_url=page_url)}"
-        f"<footer class='quiet'>Planned by Waterline with the rules of vLLM {escape(plan.resolved.release.asked)}"
-        f"{escape(f', {made_at}' if made_at else '')}. Estimates carry an 80 % interval; what is exact says so.</footer>"
+        f"<footer class='quiet'>Planned by Waterline with the rules of vLLM {escape(plan.resolved.release.asked)}. "
+        "Estimates carry an 80 % interval; what is exact says so.</footer>"
     )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}: KV cache plan</title>'
