@@ -23,9 +23,10 @@ RATES = ("prompt_tokens", "generation_tokens", "preemptions", "rejections", "pre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSeries:
-    """Lines over ``times_s`` (Unix seconds, ends of steps). ``known`` counts the engines behind each total.
+    """Lines over ``times_s`` (Unix seconds, ends of steps; the last one ends with the newest reading).
 
-    ``kv_usage`` holds each engine's peak in the step, 0..1. ``rates`` are per second over the pool.
+    ``known`` counts the engines behind each total. ``kv_usage`` holds each engine's peak in the step, 0..1.
+    ``rates`` are per second over the pool.
     """
 
     times_s: tuple[float, ...]
@@ -41,9 +42,10 @@ class PoolSeries:
 
 
 def _axis(intervals: Sequence[Interval], step_s: float) -> tuple[float, ...]:
+    newest_s = max(i.end_s for i in intervals)
     first = math.ceil(min(i.end_s for i in intervals) / step_s)
-    last = math.floor(max(i.end_s for i in intervals) / step_s)
-    return tuple(k * step_s for k in range(first, max(first, last) + 1))
+    last = math.ceil(newest_s / step_s)
+    return tuple(min(k * step_s, newest_s) for k in range(first, max(first, last) + 1))
 
 
 def _along(times_s: Sequence[float], mine: Sequence[Interval], step_s: float) -> list[Interval | None]:

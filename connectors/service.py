@@ -202,7 +202,7 @@ class LiveService:
         """
         step_s = step_s or max((end_s - start_s) / points, 2.5 * self.poller.interval_s)
         borders = {name: self._border_s(name, start_s, end_s, step_s=step_s) for name in self.poller.names}
-        older = self._older(start_s, borders, step_s=step_s)
+        older = self._older(start_s, borders, step_s=step_s, end_s=end_s)
         found: list[Interval] = []
         for name in borders:
             before = older.get(name, [])
@@ -216,13 +216,17 @@ class LiveService:
         return end_s if fine_s is None else min(max(fine_s, start_s), end_s)
 
     def _older(
-        self, start_s: float, borders: Mapping[str, float], *, step_s: float
+        self, start_s: float, borders: Mapping[str, float], *, step_s: float, end_s: float
     ) -> dict[str, list[Interval]]:
         """Target -> what is known of it between ``start_s`` and its border."""
         found: dict[str, list[Interval]] = {}
         wanted = {name: border_s for name, border_s in borders.items() if border_s > start_s + step_s}
         for name, past in self.poller.pasts.items():
-            if name in wanted and (remembered := past.window(start_s, wanted[name], step_s=step_s)):
+            if name not in wanted:
+                continue
+            # One step into memory: its first interval has no increments yet.
+            until_s = min(wanted[name] + step_s, end_s)
+            if remembered := past.window(start_s, until_s, step_s=step_s):
                 found[name] = remembered
         names = [name for name in wanted if name not in found]
         if names and self._history is not None:

@@ -147,9 +147,15 @@ def _finish(option: Option, frame: Frame) -> Option:
 
 
 def engine_name(key: EngineKey, keys: Sequence[EngineKey]) -> str:
-    """The target's name, with the engine label where a target has several."""
+    """The target's name, with the engine label where a target has several; the label alone for one target.
+
+    >>> engine_name(("a", "0"), [("a", "0"), ("b", "0")]), engine_name(("a", "1"), [("a", "0"), ("a", "1")])
+    ('a', '1')
+    """
     target = key[0].removeprefix("http://").removeprefix("https://").removesuffix("/metrics")
-    return f"{target} #{key[1]}" if sum(k[0] == key[0] for k in keys) > 1 else target
+    if sum(k[0] == key[0] for k in keys) == 1:
+        return target
+    return key[1] if len({k[0] for k in keys}) == 1 else f"{target} #{key[1]}"
 
 
 def last_known(line: Line) -> float | None:

@@ -133,3 +133,12 @@ def test_different_buckets_are_merged_on_the_bounds_that_all_share() -> None:
     assert total is not None and total.counts == (80, 95, 25) and total.sum == 150.0
     alone = latency_series(intervals[:1], "ttft_s", step_s=10.0)
     assert alone.note is None
+
+
+@pytest.mark.parametrize("step_s", [5.0, 60.0, 2520.0])
+def test_the_newest_reading_is_on_the_chart_however_wide_the_step(step_s: float) -> None:
+    found = [interval(1000.0 + 5.0 * i, kv=0.5 if i < 19 else 0.9) for i in range(20)]
+    series = pool_series(found, step_s=step_s)
+    assert series.times_s[-1] == 1095.0
+    assert series.kv_usage["a", "0"][-1] == 0.9
+    assert series.totals["running"][-1] == 2.0
