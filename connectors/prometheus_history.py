@@ -62,10 +62,24 @@ def rows_for(signal: str, *, engine: str = "vllm") -> tuple[Row, ...]:
 
 
 def scrape_interval(client: PrometheusClient, target: Target, *, at_s: float) -> float | None:
-    """Seconds between the stored scrapes of the selected targets, measured; None where nothing is stored."""
-    found = client.query(f"up{{{matchers(target.selector)}}}[10m]", time_s=at_s)
-    gaps = [b[0] - a[0] for s in found.series for a, b in pairwise(s.points)]
-    return float(round(median(gaps), 3)) if gaps else None
+    """Seconds between the stored scrapes of the selected targets, measured; None where nothing is stored.
+
+    From the times of ``up``; where the selector picks no ``up`` (labels that only the engine's own series
+    carry), from those of a gauge.
+    """
+    extra = matchers(target.selector)
+    running = [
+        selector
+        for row in vocabulary.rows()
+        if row.signal == "running"
+        for selector in _selectors([row], extra)
+    ]
+    for expression in (f"up{{{extra}}}[10m]", *(f"{selector}[10m]" for selector in running)):
+        found = client.query(expression, time_s=at_s)
+        gaps = [b[0] - a[0] for s in found.series for a, b in pairwise(s.points)]
+        if gaps:
+            return float(round(median(gaps), 3))
+    return None
 
 
 def window_for(interval_s: float, step_s: float) -> float:

@@ -110,6 +110,11 @@ def save(service: LiveService, start_s: float, end_s: float) -> bytes:
     )
 
 
+def zone() -> str:
+    """The browser's time zone, which the charts' axes are in."""
+    return st.context.timezone or "local time"
+
+
 def window_seconds() -> int:
     """Length of the chosen window."""
     return WINDOWS[st.session_state.get("live_window") or "5 min"]
@@ -148,6 +153,7 @@ def standing_still(service: LiveService) -> bool:
             demo=any(i.demo for i in saved.intervals),
             utc=utc,
             dark=dark,
+            zone=zone(),
             markers=saved.markers,
         )
         source = "From a saved file. Remove it in the sidebar to go back."
@@ -160,7 +166,9 @@ def standing_still(service: LiveService) -> bool:
     found = service.window(start_s, until_s, points=POINTS)
     markers = [] if service.history is None else service.history.markers(start_s, until_s)
     demo = any(i.demo for i in found)
-    frame = charts.Frame(start_s=start_s, end_s=until_s, demo=demo, utc=utc, dark=dark, markers=markers)
+    frame = charts.Frame(
+        start_s=start_s, end_s=until_s, demo=demo, utc=utc, dark=dark, zone=zone(), markers=markers
+    )
     if st.button("Back to live", key="live_back", icon=":material/play_arrow:"):
         del st.query_params["live_until"]
         st.rerun()
@@ -269,6 +277,7 @@ def panel(service: LiveService) -> None:
         markers=markers,
         scale=1.6 if wall else 1.0,
         dark=st.context.theme.type == "dark",
+        zone=zone(),
     )
     sections.banner(view, large=wall)
     if wall:

@@ -33,6 +33,12 @@ class Frame:
     markers: Sequence[tuple[float, str]] = ()
     scale: float = 1.0
     dark: bool = False
+    zone: str = "local time"
+
+    @property
+    def times(self) -> str:
+        """Which zone the time axis is in, in words."""
+        return "times in UTC" if self.utc else f"times in {self.zone}"
 
     @property
     def colours(self) -> tuple[str, ...]:
@@ -168,7 +174,7 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
     keys = sorted(series.kv_usage, key=lambda k: -(last_known(series.kv_usage[k]) or 0.0))
     shown = keys if len(keys) <= MAX_LINES else keys[: MAX_LINES - 1]
     few = len(shown) <= 4
-    option = _base(title, frame, unit="KV blocks in use, %", legend=not few, right=84)
+    option = _base(title, frame, unit=f"KV blocks in use, % · {frame.times}", legend=not few, right=84)
     option["yAxis"] |= {"max": 100, "interval": 20}
     palette = frame.colours
     colours = {key: palette[i % len(palette)] for i, key in enumerate(sorted(shown))}

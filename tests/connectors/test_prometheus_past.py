@@ -12,6 +12,8 @@ import pytest
 
 from capacity.live_series import latency_series, percentile, pool_series
 from connectors.past import Past
+from connectors.prometheus_api import PrometheusClient
+from connectors.prometheus_history import scrape_interval
 from connectors.prometheus_past import past_intervals
 from connectors.service import LiveService, poll_target
 from connectors.targets import Target
@@ -166,6 +168,13 @@ def test_the_page_reads_it_straight_after_a_start(target: Target) -> None:
     latencies = latency_series(found, "ttft_s", step_s=30.0)
     assert latencies.reason is None and latencies.lines[0.5][10] == pytest.approx(0.175)
     assert service.past_problems == []
+
+
+def test_the_interval_is_measured_also_where_up_is_not_selected(target: Target) -> None:
+    """The stored blocks hold no ``up`` at all."""
+    client = PrometheusClient(target)
+    assert client.query("up", time_s=float(END_S)).series == ()
+    assert scrape_interval(client, target, at_s=float(END_S)) == 15.0
 
 
 def test_what_was_read_is_not_asked_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
