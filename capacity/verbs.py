@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from capacity.answer import answer
@@ -53,7 +54,8 @@ def run_export(raw: dict[str, Any]) -> dict[str, Any]:
     if what == "report":
         from capacity.export.report import report_html
 
-        return {"what": what, "content": report_html(found, fixes=changes)}
+        made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return {"what": what, "content": report_html(found, fixes=changes, made_at=made_at)}
     if what == "serve-command":
         from capacity.export.serve_command import serve_script
 

@@ -128,7 +128,11 @@ def _one_flag(row: dict[str, str], r: Resolved) -> list[tuple[str, str]]:
     value = getattr(r.scenario, key)
     if key == "pipeline_parallel_size":
         value = r.parallel.pipeline
-    if value is None or _text(value) == row["default"] or (key == "dtype" and value == r.spec.dtype != "float32"):
+    if (
+        value is None
+        or _text(value) == row["default"]
+        or (key == "dtype" and value == r.spec.dtype != "float32")
+    ):
         return []
     if kind == "switch":
         return [(flag, "")] if value else []

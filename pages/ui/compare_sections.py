@@ -41,7 +41,7 @@ def words_of(load: float | None) -> str:
 
 def head(columns: Sequence[Column], load: float | None) -> None:
     """Title, question, and at the top right share, download, help."""
-    left, right = st.columns([5, 3], vertical_alignment="bottom")
+    left, right = st.columns([5, 4], vertical_alignment="bottom")
     with left:
         st.title("Compare", anchor=False)
         st.caption("Which of these scenarios is faster, holds more, or costs less?")

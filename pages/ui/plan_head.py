@@ -14,8 +14,20 @@ from capacity.search import fixes
 from pages.ui.format import flat, table_csv
 from pages.ui.inputs import PlanInputs
 from pages.ui.link import link
-from pages.ui.plan_sections import HELP
 from pages.ui.speed_section import pin_button, speed_link
+
+HELP = """
+**What this page answers.** How many requests the engine will hold at once, before anyone rents the GPU, by the
+rules of the vLLM release you pick.
+
+- **Guaranteed**: requests that fit when every one of them grows to `max_model_len`. Rounded down.
+- **Typical**: requests that fit when lengths follow the workload on the left, while they grow during decode.
+- **Seats**: `max_num_seqs`, the most requests the scheduler runs at once.
+- **Block**: the unit in which the engine hands out KV cache. Requests hold whole blocks.
+- **13.4 (12.9-14.1)**: an estimate with its 80 % interval. A figure without one is exact for its inputs.
+
+The address bar holds every input: copy it, or use Share. Numbers take 8k (8,000) and 8K (8,192).
+"""
 
 
 def head(inputs: PlanInputs, shown: Plan | None) -> None:

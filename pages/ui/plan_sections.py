@@ -1,4 +1,4 @@
-"""The planner's answer on the screen: head, verdict, figures, bill, fixes, tabs. Draws a Plan, computes nothing."""
+"""The planner's answer on the screen: verdict, figures, bill, fixes, tabs. Draws a Plan, computes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from capacity.answer import answer, verdict
+from capacity.answer import verdict
 from capacity.explain import explain
 from capacity.export.serve_command import serve_command, serve_notes
 from capacity.plan import Plan
@@ -20,10 +20,9 @@ from pages.ui import charts, first_charts
 from pages.ui.curve import length_points
 from pages.ui.figure import Chart
 from pages.ui.first_charts import Picture
-from pages.ui.format import UNKNOWN, between, count, first_upper, flat, gib, percent, short_model, table_csv
-from pages.ui.inputs import PlanInputs, apply
-from pages.ui.link import link
-from pages.ui.speed_section import pin_button, speed, speed_link
+from pages.ui.format import UNKNOWN, between, count, first_upper, gib, percent, short_model, table_csv
+from pages.ui.inputs import apply
+from pages.ui.speed_section import speed
 
 TABS = (
     "Length",
@@ -35,18 +34,6 @@ TABS = (
     "Assumptions",
     "Weights per GPU",
 )
-HELP = """
-**What this page answers.** How many requests the engine will hold at once, before anyone rents the GPU, by the
-rules of the vLLM release you pick.
-
-- **Guaranteed**: requests that fit when every one of them grows to `max_model_len`. Rounded down.
-- **Typical**: requests that fit when lengths follow the workload on the left, while they grow during decode.
-- **Seats**: `max_num_seqs`, the most requests the scheduler runs at once.
-- **Block**: the unit in which the engine hands out KV cache. Requests hold whole blocks.
-- **13.4 (12.9-14.1)**: an estimate with its 80 % interval. A figure without one is exact for its inputs.
-
-The address bar holds every input: copy it, or use Share. Numbers take 8k (8,000) and 8K (8,192).
-"""
 STATES = {
     "yes": (st.success, ":material/check_circle:"),
     "marginal": (st.warning, ":material/warning:"),
@@ -59,60 +46,6 @@ def name_of(plan: Plan) -> str:
     r = plan.resolved
     gpus = f"{r.parallel.gpus} x {r.gpu.id if r.gpu else 'GPU'}"
     return f"{short_model(r.spec.model_id)} on {gpus}, vLLM {r.release.asked}, {r.max_model_len:,} tokens"
-
-
-def head(inputs: PlanInputs, shown: Plan | None) -> None:
-    """Title, question, and at the top right share, download, help."""
-    left, right = st.columns([5, 5], vertical_alignment="bottom")
-    with left:
-        st.subheader("Plan", anchor=False)
-        st.caption("What will this model on these GPUs hold, and what stops it from holding more?")
-    with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
-        pin_button(shown)
-        with st.popover("Share", icon=":material/share:"):
-            _share(inputs)
-        with st.popover("Download", icon=":material/download:"):
-            _downloads(shown)
-        with st.popover("Help", icon=":material/help:"):
-            st.markdown(HELP)
-
-
-def _share(inputs: PlanInputs) -> None:
-    values = {**inputs.link_values(), **speed_link()}
-    st.markdown("This link opens the same page with the same inputs, release included.")
-    st.code(link(st.context.url or "", values), language=None, wrap_lines=True)
-    if inputs.source == "Config" and inputs.config_text and "plan_config" not in values:
-        st.warning(
-            "The config is too long for a link: the link leaves it out. Send the JSON download with it.",
-            icon=":material/warning:",
-        )
-
-
-def _downloads(shown: Plan | None) -> None:
-    if shown is None:
-        st.caption("There is no answer to download yet.")
-        return
-
-    def as_json() -> str:
-        found = {"scenario": shown.resolved.scenario.to_json(), **_answer(shown)}
-        return json.dumps(found, indent=2)
-
-    def as_csv() -> str:
-        return table_csv(flat({"scenario": shown.resolved.scenario.to_json(), **_answer(shown)}))
-
-    _download("JSON: scenario and answer", as_json, "waterline-plan.json", "application/json")
-    _download("CSV: one figure a line", as_csv, "waterline-plan.csv", "text/csv")
-    _download("Report: printable HTML", lambda: _report(shown), "waterline-plan.html", "text/html")
-
-
-def _report(plan: Plan) -> str:
-    from capacity.export.report import report_html
-
-    return report_html(plan)
-
-
-def _answer(plan: Plan) -> dict[str, Any]:
-    return answer(plan, fixes=fixes(plan) if plan.fit != "yes" else ())
 
 
 def _download(

@@ -60,7 +60,7 @@ def plain(text: str) -> str:
 
 def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
     """Title, question, and at the top right share, download, help."""
-    left, right = st.columns([5, 3], vertical_alignment="bottom")
+    left, right = st.columns([5, 4], vertical_alignment="bottom")
     with left:
         st.title("Simulate", anchor=False)
         st.caption("What does this traffic do to the block pool, and which policy serves it best?")
