@@ -69,11 +69,11 @@ def answer(plan: Plan, *, fixes: tuple[dict[str, Any], ...] = ()) -> dict[str, A
             "guaranteed": counted.guaranteed,
             "guaranteed_low": counted.low,
             "guaranteed_high": counted.high,
-            "typical": usual.mean if usual else None,
-            "typical_safe": usual.safe if usual else None,
+            "typical": (usual.mean if plan.fit != "no" else 0) if usual else None,
+            "typical_safe": (usual.safe if plan.fit != "no" else 0) if usual else None,
             "typical_safe_percentile": usual.percentile if usual else None,
             "typical_blocks": usual.blocks_mean if usual else None,
-            "typical_reason": None if usual else "no prompt_tokens or output_tokens given",
+            "typical_reason": _typical_reason(plan),
             "prefix_hit_rate": usual.hit_rate if usual else None,
             "seats": counted.seats,
             "binding": counted.binding,
@@ -91,6 +91,13 @@ def answer(plan: Plan, *, fixes: tuple[dict[str, Any], ...] = ()) -> dict[str, A
         "assumptions": [{"key": a.key, "value": a.value, "source": a.source} for a in plan.assumptions],
         "warnings": list(plan.warnings),
     }
+
+
+def _typical_reason(plan: Plan) -> str | None:
+    """Why no workload is counted, None when one is."""
+    if plan.concurrency.typical is None:
+        return "no prompt_tokens or output_tokens given"
+    return "the engine does not start" if plan.fit == "no" else None
 
 
 def verdict(plan: Plan) -> str:

@@ -136,8 +136,10 @@ def _figures(plan: Plan) -> None:
     )
     figure(
         f"Typical{per}",
-        count(usual.mean) if usual else UNKNOWN,
-        f"{count(usual.safe)} at p{usual.percentile:g}" if usual else "no lengths given",
+        count(usual.mean if plan.fit != "no" else 0) if usual else UNKNOWN,
+        ("does not start" if plan.fit == "no" else f"{count(usual.safe)} at p{usual.percentile:g}")
+        if usual
+        else "no lengths given",
         "Requests in flight for the workload's lengths when the pool is full on average; beside it the number that "
         "holds at the safe percentile. Give prompt and output tokens on the left."
         + (f" Seats allow {counted.seats:,}." if usual else ""),

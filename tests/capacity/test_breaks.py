@@ -278,3 +278,9 @@ def test_a_key_written_twice_is_refused_by_its_name(
 def test_a_config_with_a_key_written_twice_is_refused() -> None:
     with pytest.raises(CapacityError, match="'vocab_size' is written twice"):
         parse_config_text('{"model_type":"llama","vocab_size":1,"vocab_size":2}')
+
+
+def test_an_engine_that_does_not_start_runs_nothing() -> None:
+    found = answer(gpu="l4", max_model_len=131_072, prompt_tokens=1000, output_tokens=200)
+    assert not found["fits"] and found["concurrency"]["typical"] == found["concurrency"]["typical_safe"] == 0
+    assert found["concurrency"]["typical_reason"] == "the engine does not start"
