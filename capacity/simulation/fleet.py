@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 from capacity.simulation.replica import Replica
 from capacity.simulation.sequence import Sequence
+from capacity.simulation.step_time import to_ticks
 from capacity.workload import choice, number
 
 Router = Literal["round_robin", "least_loaded", "session_affinity", "prefix_affinity", "power_of_two"]
@@ -39,6 +40,11 @@ class Breaker:
     eject_s: float = 30.0
     min_answers: int = 10
 
+    def __post_init__(self) -> None:
+        number("fleet.breaker.factor", self.factor, 1, 1e6)
+        number("fleet.breaker.eject_s", self.eject_s, 0, 1e9)
+        number("fleet.breaker.min_answers", self.min_answers, 1, 1e9)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscale:
@@ -51,9 +57,21 @@ class Autoscale:
     start_delay_s: float = 60.0
     check_s: float = 5.0
 
+    def __post_init__(self) -> None:
+        number("fleet.autoscale.max_replicas", self.max_replicas, 1, 1000)
+        number("fleet.autoscale.waiting_per_replica", self.waiting_per_replica, 0, 1e9)
+        number("fleet.autoscale.kv_threshold", self.kv_threshold, 0, 1)
+        number("fleet.autoscale.start_delay_s", self.start_delay_s, 0, 1e9)
+        number("fleet.autoscale.check_s", self.check_s, 0.01, 1e6)
+
     def crowded(self, waiting: int, kv_usage: float, engines: int) -> bool:
         """Whether one more is wanted."""
         return waiting > self.waiting_per_replica * max(engines, 1) or kv_usage > self.kv_threshold
+
+    def next_check(self, now: int, ahead: int) -> int:
+        """The next tick of a check, or the last one up to ``ahead`` when nothing can happen before it."""
+        step = to_ticks(self.check_s)
+        return now + max((ahead - now) // step, 1) * step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +94,8 @@ class FleetSettings:
         for failure in self.failures:
             number("fleet.failures.replica", failure.replica, 0, self.replicas - 1)
             number("fleet.failures.at_s", failure.at_s, 0, 1e9)
+            if failure.restart_s is not None:
+                number("fleet.failures.restart_s", failure.restart_s, 0, 1e9)
 
 
 def load(engine: Replica) -> tuple[float, int]:

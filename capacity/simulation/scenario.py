@@ -232,7 +232,7 @@ def policies(given: Any) -> list[Policy]:
 def _policy(item: Any, where: str) -> Policy:
     values = mapping(item, where)
     name = values.pop("policy", None)
-    if name not in POLICIES:
+    if not isinstance(name, str) or name not in POLICIES:
         raise CapacityError(
             f"{where}.policy is {seen(name)}; expected one of {', '.join(POLICIES)}", field=where
         )

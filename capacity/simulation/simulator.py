@@ -67,7 +67,7 @@ class Simulation:
         self.dispatcher = Dispatcher(self.fleet.router, self.rng)
         self.health = Health(self.fleet.breaker)
         self.events: list[tuple[int, int, str, object]] = []
-        self.sequence = 0
+        self.sequence, self.horizon = 0, END
         self.refusals: dict[str, int] = {}
         self.retries = self.notices = 0
         self.started: list[float] = []
@@ -76,12 +76,8 @@ class Simulation:
         self.cancelled = False
         self.starting = 0
         self.watches = bool(self.policies) or closed_loop is not None or self.fleet.breaker is not None
-        self.tracks = (
-            self.client.timeout_s is not None
-            or self.client.patience_s is not None
-            or bool(self.fleet.failures)
-            or requests.deadline_s is not None
-        )
+        limits = (self.client.timeout_s, self.client.patience_s, requests.deadline_s)
+        self.tracks = bool(self.fleet.failures) or any(limit is not None for limit in limits)
         self.arrival_s = np.array(requests.arrival_s, dtype=float)
         self.first_ticks = to_ticks(float(self.arrival_s[0])) if len(requests) else 0
         if closed_loop is not None:
@@ -160,7 +156,7 @@ class Simulation:
 
     def _until(self, at: int) -> None:
         """Take every event before ``at`` and advance the engines to it."""
-        events = self.events
+        events, self.horizon = self.events, at
         while events and events[0][0] <= at:
             if at == self.until and self._over():
                 break
@@ -173,9 +169,10 @@ class Simulation:
 
     def _over(self) -> bool:
         """Nothing is left but checks that would repeat for ever."""
-        return all(engine.idle for engine in self.engines) and all(
-            kind in ("check", "timeout") for _, _, kind, _ in self.events
-        )
+        return self._idle() and all(kind in ("check", "timeout") for _, _, kind, _ in self.events)
+
+    def _idle(self) -> bool:
+        return all(engine.idle for engine in self.engines)
 
     def _advance(self, at: int) -> None:
         for engine in self.engines:
@@ -206,11 +203,10 @@ class Simulation:
             at = self.events[0][0] if self.events else END
             busy = [engine for engine in self.engines if not engine.idle]
             ahead = min(busy, key=lambda engine: engine.end or engine.now, default=None)
-            if ahead is not None and (ahead.end if ahead.end is not None else ahead.now) < min(
-                at, self.until
-            ):
-                mark = ahead.end if ahead.end is not None else ahead.now
-                ahead.advance(min(at, self.until) if len(busy) == 1 else mark + 1)
+            limit = min(at, self.until)
+            mark = END if ahead is None else ahead.end if ahead.end is not None else ahead.now
+            if ahead is not None and mark < limit:
+                ahead.advance(limit if len(busy) == 1 else mark + 1)
                 if ahead.departed:
                     self._notice(ahead)
                 continue
@@ -342,9 +338,8 @@ class Simulation:
         departed, engine.departed = engine.departed, []
         for live in departed:
             now = engine.now
-            answered = (
-                self.record.outcome[live.id] == FINISHED and live.attempt == self.record.attempts[live.id]
-            )
+            record = self.record
+            answered = record.outcome[live.id] == FINISHED and live.attempt == record.attempts[live.id]
             e2e_s = (now - live.arrival) / TICKS_PER_S if answered else None
             for policy in self.policies:
                 policy.left(live, now / TICKS_PER_S, e2e_s)
@@ -396,4 +391,8 @@ class Simulation:
         ):
             self.starting += 1
             self._push(now + to_ticks(scale.start_delay_s), "start", None)
-        self._push(now + to_ticks(scale.check_s), "check", None)
+        step, ahead = to_ticks(scale.check_s), min(self.horizon, self.events[0][0] if self.events else END)
+        times = (
+            max((ahead - now) // step, 1) if self._idle() else 1
+        )  # idle engines: nothing to see before that
+        self._push(now + times * step, "check", None)
