@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from capacity.intervals import HistogramDelta, Interval, merge_histograms, thin
 
@@ -199,7 +201,11 @@ def latency_series(
     step_s: float,
     quantiles: Sequence[float] = (0.5, 0.9, 0.99),
 ) -> LatencySeries:
-    """Percentiles of histogram ``signal`` per step; a step in which nothing was observed is a gap."""
+    """Percentiles of histogram ``signal`` per step; a step in which nothing was observed is a gap.
+
+    Steps grow to the distance between readings where the histogram was read less often than gauges.
+    """
+    step_s = max(step_s, _apart_s(intervals, signal, step_s=step_s))
     bins: dict[int, list[HistogramDelta]] = defaultdict(list)
     for interval in intervals:
         if signal in interval.histograms:
@@ -225,6 +231,16 @@ def latency_series(
         else None,
         note=_merge_note(bins.values(), merged),
     )
+
+
+def _apart_s(intervals: Sequence[Interval], signal: str, *, step_s: float) -> float:
+    """The usual distance between two readings of a histogram, in whole steps, of the engine read most often."""
+    ends: dict[EngineKey, list[float]] = defaultdict(list)
+    for interval in intervals:
+        if signal in interval.histograms:
+            ends[interval.target, interval.engine].append(interval.end_s)
+    gaps = [median(b - a for a, b in pairwise(sorted(found))) for found in ends.values() if len(found) > 2]
+    return round(min(gaps, default=0.0) / step_s) * step_s
 
 
 def _merge_note(

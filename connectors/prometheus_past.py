@@ -31,7 +31,7 @@ from connectors.stored_lines import (
 from connectors.targets import Target
 from connectors.vocabulary import KINDS, Row
 
-BUCKET_POINTS = 800_000
+BUCKET_POINTS = 150_000
 BUCKETS_PER_ENGINE = 50
 WORKERS = 4
 

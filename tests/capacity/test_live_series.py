@@ -142,3 +142,13 @@ def test_the_newest_reading_is_on_the_chart_however_wide_the_step(step_s: float)
     assert series.times_s[-1] == 1095.0
     assert series.kv_usage["a", "0"][-1] == 0.9
     assert series.totals["running"][-1] == 2.0
+
+
+def test_histograms_read_less_often_than_gauges_make_a_line_without_gaps() -> None:
+    found = [
+        replace(one, histograms=one.histograms if i % 3 == 0 else {})
+        for i, one in enumerate(interval(1200.0 + 60.0 * i) for i in range(30))
+    ]
+    series = latency_series(found, "ttft_s", step_s=60.0)
+    assert len(series.times_s) == 10 and all(v is not None for v in series.lines[0.5])
+    assert series.counts == (3,) * 10
