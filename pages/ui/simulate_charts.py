@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas  # noqa: F401  # whole before the first figure: Plotly takes it half imported from another page's thread
 import plotly.graph_objects as go
 
 from capacity.simulation.sweep import SweepPoint, knee, miss
