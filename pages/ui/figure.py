@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas  # noqa: F401  # whole before the first figure: Plotly takes it half imported from another page's thread
 import plotly.graph_objects as go
 
 OK, ACT, CRITICAL, INFORMATION, GREY = "#009E73", "#E69F00", "#D55E00", "#0072B2", "#8A929A"
