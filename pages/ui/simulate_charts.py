@@ -95,6 +95,30 @@ def _as_sampled(engine: dict[str, list[float]], blocks: float) -> dict[str, list
     return found
 
 
+def line(
+    one: Outcome,
+    at_s: Sequence[float],
+    values: Sequence[float],
+    *,
+    row: int,
+    place: int,
+    shape: str,
+    dark: bool,
+) -> dict[str, Any]:
+    """One policy's line in panel ``row`` (from 1); ``place``: how many lines of the panel lie under it."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": at_s,
+        "y": values,
+        "xaxis": "x",
+        "yaxis": f"y{'' if row == 1 else row}",
+        "name": one.policy.title,
+        "showlegend": row == 1,
+        "line": {"color": colour(one.letter, dark=dark), "width": 2.2 - 0.3 * place, "shape": shape},
+    }
+
+
 def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
     """The four panels of all runs."""
     lines = [(one, series(one.answer)) for one in outcomes]
@@ -115,24 +139,10 @@ def timeline(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
             note |= {"yanchor": "bottom", "text": "pool full", "showarrow": False, "font": {"color": ink}}
             layout["annotations"].append(note)
         for place, (one, values) in enumerate(lines):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "x": values["t_s"],
-                    "y": values[key],
-                    "xaxis": "x",
-                    "yaxis": f"y{axis}",
-                    "name": one.policy.title,
-                    "showlegend": row == 1,
-                    "line": {
-                        "color": colour(one.letter, dark=dark),
-                        "width": 2.2 - 0.3 * place,
-                        "shape": "linear" if key == "waterline" else "hv",
-                    },
-                    "hovertemplate": f"{one.letter}: %{{y:,.0f}}{unit} {key}, %{{x:,.1f}} s<extra></extra>",
-                }
-            )
+            shape = "linear" if key == "waterline" else "hv"
+            found = line(one, values["t_s"], values[key], row=row, place=place, shape=shape, dark=dark)
+            found["hovertemplate"] = f"{one.letter}: %{{y:,.0f}}{unit} {key}, %{{x:,.1f}} s<extra></extra>"
+            data.append(found)
     layout["xaxis"] |= {
         "title": {"text": "simulated time, s"},
         "anchor": f"y{len(panels) if len(panels) > 1 else ''}",

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from pages.ui.figure import Chart
 from pages.ui.format import count
-from pages.ui.simulate_charts import colour, frame, whole_ticks
+from pages.ui.simulate_charts import frame, line, whole_ticks
 from pages.ui.simulate_runs import Outcome
 
 POINTS = 120
@@ -60,24 +60,9 @@ def throughput(outcomes: Sequence[Outcome], *, ink: str, dark: bool) -> Chart:
         if key == "preemptions":
             layout[f"yaxis{axis}"] |= whole_ticks(max((max(v[key], default=0) for _, v in lines), default=0))
         for place, (one, values) in enumerate(lines):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "x": values["t_s"],
-                    "y": values[key],
-                    "xaxis": "x",
-                    "yaxis": f"y{axis}",
-                    "name": one.policy.title,
-                    "showlegend": row == 1,
-                    "line": {
-                        "color": colour(one.letter, dark=dark),
-                        "width": 2.2 - 0.3 * place,
-                        "shape": "vh",
-                    },
-                    "hovertemplate": f"{one.letter}: %{{y:,.0f}} {label}, until %{{x:,.1f}} s<extra></extra>",
-                }
-            )
+            found = line(one, values["t_s"], values[key], row=row, place=place, shape="vh", dark=dark)
+            found["hovertemplate"] = f"{one.letter}: %{{y:,.0f}} {label}, until %{{x:,.1f}} s<extra></extra>"
+            data.append(found)
     layout["xaxis"] |= {"title": {"text": "simulated time, s"}, "anchor": f"y{len(panels)}"}
     parts = "; ".join(
         f"{one.letter} {count(one.answer['steps']['prompt_tokens'])} prompt and "
