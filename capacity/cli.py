@@ -237,9 +237,11 @@ def _call(
     if options.trace is not None:
         try:
             trace = Path(options.trace).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise CapacityError(f"cannot read the trace {options.trace[:120]!r}: {error.strerror}") from None
+        except UnicodeDecodeError:
             raise CapacityError(
-                f"cannot read the trace {options.trace[:120]!r}: {type(error).__name__}"
+                f"cannot read the trace {options.trace[:120]!r}: it is not text in UTF-8"
             ) from None
     seed = options.seed if options.seed is not None else raw.pop("seed", 0)
     return handler(raw, trace_text=trace, seed=seed)

@@ -64,6 +64,11 @@ def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.reader(io.StringIO(text))
     try:
         header = [name.strip().lower() for name in next(reader)]
+        for name in (*ARRIVAL, *PROMPT, *OUTPUT, "priority"):
+            if header.count(name) > 1:
+                raise CapacityError(
+                    f"the trace has {header.count(name)} columns named {name}; expected one", field="trace"
+                )
         for row in reader:
             if not row or not any(cell.strip() for cell in row):
                 continue
