@@ -104,12 +104,12 @@ def _answer(found: Estimate, i: int, rate: float | None = None) -> dict[str, Any
         answer["most_requests_per_s"] = _short(found.most_rps or 0.0)
         if found.overloaded:
             answer["bound"] = planned.deployment.limited_by
-            for key in ("ttft_s", "e2e_s"):
+            for key in ("ttft_s", "e2e_s", "waiting"):
                 answer[key] = None
             warnings.insert(
                 0,
                 f"{rate:g} requests/s is above the {found.most_rps:.4g} that this deployment serves: the queue has no end, "
-                "so TTFT and E2E have no value",
+                "so waiting, TTFT and E2E have no value",
             )
         else:
             answer["requests_per_s"] = {"value": rate, "low": rate, "high": rate}

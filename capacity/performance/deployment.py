@@ -57,6 +57,11 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
             f"output_tokens is {output:g}; expected at least 1 for a time per output token",
             field="output_tokens",
         )
+    if prompt == 0:
+        raise CapacityError(
+            "prompt_tokens is 0; expected at least 1: an engine refuses an empty prompt",
+            field="prompt_tokens",
+        )
     if prompt + output > LONGEST:
         raise CapacityError(
             f"prompt_tokens plus output_tokens is {prompt + output:,.0f}; expected at most {LONGEST:,}",
