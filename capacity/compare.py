@@ -56,8 +56,8 @@ ROWS = (
     Row(key="tpot_s", label="TPOT", unit="s", better="lower"),
     Row(key="ttft_s", label="TTFT", unit="s", better="lower"),
     Row(key="e2e_s", label="E2E", unit="s", better="lower"),
-    Row(key="output_tokens_per_s", label="Output tokens/s", unit="count", better="higher"),
-    Row(key="tokens_per_s_per_gpu", label="Output tokens/s per GPU", unit="count", better="higher"),
+    Row(key="output_tokens_per_s", label="Output tokens/s", unit="per_s", better="higher"),
+    Row(key="tokens_per_s_per_gpu", label="Output tokens/s per GPU", unit="per_s", better="higher"),
     Row(key="usd_per_million", label="$ per 1M output tokens", unit="usd", better="lower"),
 )
 SPEEDS = (

@@ -15,7 +15,7 @@ from capacity.compare import Frontier
 from capacity.speed_grid import Axis, SpeedGrid
 from pages.ui.compare_parts import seconds
 from pages.ui.figure import OK, Chart, Drawing, dress
-from pages.ui.format import UNKNOWN, count, percent
+from pages.ui.format import UNKNOWN, count, percent, rate
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
@@ -133,12 +133,12 @@ def pareto(
     figure.update_yaxes(title="output tokens/s per GPU", range=[0, top * 1.08], tickformat=",")
     slo = _slo(ttft_s, tpot_s)
     if best is not None:
-        title = f"Within {slo}, {best[1]} serves the most: {count(best[0])} tokens/s per GPU"
+        title = f"Within {slo}, {best[1]} serves the most: {rate(best[0])} tokens/s per GPU"
     elif slo:
         title = f"No scenario meets {slo}, not even with one request in flight"
     else:
         most = max(drawn, key=lambda item: item[1].points[-1].tokens_per_s_per_gpu)[1]
-        title = f"{most.entry.name} reaches the most tokens/s per GPU: {count(top)}"
+        title = f"{most.entry.name} reaches the most tokens/s per GPU: {rate(top)}"
     return Chart(
         figure=figure.done(), title=title, alt=f"{title}. Lines, one per scenario.", rows=tuple(rows)
     )

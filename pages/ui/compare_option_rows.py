@@ -10,7 +10,7 @@ from typing import Any
 
 from capacity.speed_options import Disaggregated, Variant
 from pages.ui.compare_parts import plain, seconds, spread, together
-from pages.ui.format import UNKNOWN, count, first_upper, gib
+from pages.ui.format import UNKNOWN, count, first_upper, gib, rate
 
 SIZES = (
     ("TP", "tensor_parallel_size"),
@@ -52,7 +52,7 @@ def _speeds(row: Variant) -> dict[str, str]:
     return {
         "TPOT": words(one.tpot_s, seconds),
         "TTFT": words(one.ttft_s, seconds),
-        "Output tokens/s": words(one.output_tokens_per_s, count),
+        "Output tokens/s": words(one.output_tokens_per_s, rate),
     }
 
 
@@ -171,8 +171,8 @@ def best(rows: Sequence[Variant], name: Callable[[dict[str, Any]], str]) -> str:
     assert most.forecast is not None
     tpot, tokens = float(fast.forecast.tpot_s.value[0]), float(most.forecast.output_tokens_per_s.value[0])
     if fast is most:
-        return f"{name(fast.changes)} is best: TPOT {seconds(tpot)}, {count(tokens)} output tokens/s"
+        return f"{name(fast.changes)} is best: TPOT {seconds(tpot)}, {rate(tokens)} output tokens/s"
     return (
         f"{name(fast.changes)} has the lowest TPOT, {seconds(tpot)}; {name(most.changes)} the most output tokens/s, "
-        f"{count(tokens)}"
+        f"{rate(tokens)}"
     )

@@ -13,7 +13,7 @@ from pages.ui.compare_options import options
 from pages.ui.compare_parts import download, draw, ink, plain
 from pages.ui.compare_state import PROBLEM, SET, as_file, example, pinned, set_link, settings
 from pages.ui.compare_sweep import sweep
-from pages.ui.format import count, first_upper, table_csv
+from pages.ui.format import first_upper, in_flight, table_csv
 from pages.ui.link import link
 
 TABS = ("Pareto front", "Sweep", "Options", "Reasons and sources")
@@ -36,7 +36,7 @@ The address bar holds everything, and so does the file under Download, as long a
 
 def words_of(load: float | None) -> str:
     """The load in words."""
-    return "the most that each holds" if load is None else f"{count(load)} requests in flight"
+    return "the most that each holds" if load is None else f"{in_flight(load)} requests in flight"
 
 
 def head(columns: Sequence[Column], load: float | None) -> None:

@@ -60,7 +60,12 @@ def settle_set() -> None:
             state[ENTRIES] = entries_from_json(json_of(unpack(packed)))
         except CapacityError as error:
             state[ENTRIES] = ()
-            words = str(error).replace("the config in", "the set in").split(";")[0]
+            words = (
+                str(error)
+                .replace("the config in", "the set in")
+                .replace("are in the file", "are in the link")
+            )
+            words = words.removesuffix("; paste the config.json again")
             state[PROBLEM] = f"{words}; ask for the file, or pin the scenarios again"
     packed = set_link(pinned())
     if packed:

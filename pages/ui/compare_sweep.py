@@ -21,7 +21,7 @@ from capacity.speed_grid import ARRAY_KEYS, Axis, SpeedGrid, speed_grid
 from pages.ui.compare_charts import MEASURES, MOST_LINES, sweep_lines, sweep_map
 from pages.ui.compare_parts import draw, plain
 from pages.ui.fields import number, to_scenario
-from pages.ui.format import first_upper, percent
+from pages.ui.format import first_upper, in_flight, percent
 
 RESULT, STOPPED = "cmp_sweep_result", "cmp_sweep_stopped"
 KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
@@ -110,7 +110,7 @@ def sweep(entries: tuple[Entry, ...], load: float | None) -> None:
     if grid is not None:
         _show(grid, measure, table)
     if "concurrency" not in (x, y):
-        st.caption(f"At {load or 32:,.0f} requests in flight.")
+        st.caption(f"At {in_flight(load or 32)} requests in flight.")
     if one.measured:
         st.caption("A sweep leaves measured points out: they hold for one deployment and one workload.")
 

@@ -13,17 +13,19 @@ from typing import Any
 from capacity.compare import ROWS, Column, Figure, Row, change, different_inputs
 from capacity.scenario import field_table
 from pages.ui.compare_parts import plain, seconds, spread, together
-from pages.ui.format import UNKNOWN, count, first_upper, gib
+from pages.ui.format import UNKNOWN, count, first_upper, gib, rate
 
 SAME = 0.005
 
 
 def shown(unit: str) -> Callable[[float | None], str]:
     """The text of a value of that unit."""
-    return {"gib": gib, "s": seconds, "usd": _dollars}.get(unit, count)
+    return {"gib": gib, "s": seconds, "usd": _dollars, "per_s": rate}.get(unit, count)
 
 
 def _dollars(value: float | None) -> str:
+    if value is not None and 0 < value < 0.995:
+        return f"${value:.2f}" if value >= 0.0995 else f"${value:.2g}"
     return UNKNOWN if value is None else f"${value:,.2f}"
 
 
@@ -60,13 +62,18 @@ def difference(row: Row, figure: Figure, first: Figure | None) -> str:
     words = f"{abs(share) * 100:,.0f} % {'more' if share > 0 else 'less'}"
     if share >= 1 - SAME:
         words = f"{share + 1:,.1f} times"
+    elif -1 < share <= SAME - 1:  # 1 of 1,000 is not 100 % less
+        words = f"1 of {1 / (share + 1):,.0f}"
     better = (share < 0) == (row.better == "lower")
     return f":green[{words}, better]" if better else f":orange[{words}, worse]"
 
 
 def table(columns: Sequence[Column], first: Column) -> list[dict[str, str]]:
     """The rows for the screen, a column per scenario."""
-    names = [one.entry.name + (" (first)" if one is first else "") for one in columns]
+    names: list[str] = []
+    for one in columns:  # no two alike: a name that itself ends in "(first)" keeps its column
+        name = one.entry.name + (" (first)" if one is first else "")
+        names.append(next(text for n in range(len(columns)) if (text := name + "\u200b" * n) not in names))
 
     def line(label: str, cells: Sequence[str]) -> dict[str, str]:
         return {"": label, **dict(zip(names, cells, strict=True))}
@@ -195,14 +202,26 @@ def headline(columns: Sequence[Column], load: str) -> str:
         if close:
             text += f", too close to call with {' and '.join(close)}"
         found.setdefault(ranked[0].entry.name, []).append(text)
-    able = sum(1 for one in columns if one.load is not None)
     if not found:
-        return f"None of {len(columns)} can be served at {load}."
+        refused = sum(_refused(one) for one in columns)
+        can = "can be served" if refused == len(columns) else "has a speed"
+        return f"None of {len(columns)} {can} at {load}."
     sentences = "; ".join(
         f"**{plain(name)}** has {_all([f'the {text}' for text in texts])}" for name, texts in found.items()
     )
-    missing = "" if able == len(columns) else f" {len(columns) - able} of {len(columns)} cannot be served."
-    return f"At {load}: {sentences}.{missing}"
+    return f"At {load}: {sentences}.{_missing(columns)}"
+
+
+def _refused(one: Column) -> bool:
+    return one.load is None and one.fit.startswith("does not fit")
+
+
+def _missing(columns: Sequence[Column]) -> str:
+    """How many have no speed, those that do not fit apart from those that are unknown."""
+    refused = sum(_refused(one) for one in columns)
+    unknown = sum(one.load is None for one in columns) - refused
+    counts = ((refused, "cannot be served"), (unknown, "has no speed" if unknown == 1 else "have no speed"))
+    return "".join(f" {number} of {len(columns)} {words}." for number, words in counts if number)
 
 
 def _all(texts: Sequence[str]) -> str:
@@ -223,7 +242,8 @@ def page_html(columns: Sequence[Column], load: str) -> str:
         for one in columns:
             figure = one.figures[row.key]
             share = change(first.figures[row.key], figure) if one is not first else None
-            tail = "" if share is None or abs(share) < SAME else f"<small>{share * 100:+.0f} %</small>"
+            digits = 3 if share is not None and -1 < share <= SAME - 1 else 0
+            tail = "" if share is None or abs(share) < SAME else f"<small>{share * 100:+.{digits}f} %</small>"
             cells += (
                 f'<td title="{html.escape(figure.reason)}"><b>{html.escape(show(figure.value))}</b>'
                 f"{html.escape(spread(figure.value, figure.low, figure.high, show))} {tail}</td>"

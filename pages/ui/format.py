@@ -26,6 +26,26 @@ def count(value: float | None) -> str:
     return f"{value / 1e6:.2f}M" if abs(value) >= 1e6 else f"{value:,.0f}"
 
 
+def rate(value: float | None) -> str:
+    """Tokens per second: as ``count``, with two digits under 10, so that a slow one does not read 0.
+
+    >>> rate(0.629), rate(1.0), rate(9.96), rate(135.2), rate(0.0), rate(None)
+    ('0.63', '1.0', '10', '135', '0', '–')
+    """
+    if value is None or value == 0 or abs(value) >= 9.95:
+        return count(value)
+    return f"{value:.1f}" if abs(value) >= 0.995 else f"{value:.2g}"
+
+
+def in_flight(value: float | None) -> str:
+    """Requests in flight: as ``count``, and under 10 with the fraction that was typed.
+
+    >>> in_flight(32.0), in_flight(1.5), in_flight(1.0), in_flight(442.3)
+    ('32', '1.5', '1', '442')
+    """
+    return count(value) if value is None or value >= 10 else f"{value:.3g}"
+
+
 def gib(value: float | None) -> str:
     """GiB with one decimal, two under 10.
 

@@ -15,7 +15,7 @@ from capacity.estimate import Estimate
 from capacity.performance.measured import MeasuredPoint
 from pages.ui.compare_parts import seconds
 from pages.ui.figure import CRITICAL, GREY, INFORMATION, OK, Chart, Drawing, dress, span
-from pages.ui.format import count
+from pages.ui.format import count, in_flight, rate
 
 HEIGHT = 440
 UPPER, LOWER = (0.55, 1.0), (0.0, 0.45)
@@ -156,8 +156,8 @@ def _title(found: Estimate, load: float, x: Sequence[float]) -> str:
     binds = "KV cache is full" if found.planned.deployment.limited_by == "KV-bound" else "seats are taken"
     limit = count(math.floor(found.planned.deployment.most_running))
     return (
-        f"TPOT goes from {seconds(alone)} for one request to {seconds(there)} at {count(load)} in flight; "
-        f"output levels off at {count(most)} tokens/s, where {binds} ({limit})"
+        f"TPOT goes from {seconds(alone)} for one request to {seconds(there)} at {in_flight(load)} in flight; "
+        f"output levels off at {rate(most)} tokens/s, where {binds} ({limit})"
     )
 
 

@@ -19,7 +19,7 @@ from capacity.plan import Plan
 from capacity.scenario import Scenario
 from pages.ui.compare_parts import draw, ink, plain, seconds, spread
 from pages.ui.fields import number
-from pages.ui.format import count, first_upper, percent
+from pages.ui.format import count, first_upper, in_flight, percent, rate
 from pages.ui.speed_charts import levels, speed_curve
 from pages.ui.speed_points import fingerprint, from_text, points_of, rows_of, to_text
 
@@ -165,12 +165,12 @@ def _headline(found: Estimate, load: float, *, own: bool) -> None:
         return f"**{show(value)}**{spread(value, low, high, show)}"
 
     gpus = found.planned.deployment.layout.gpus
-    per_gpu = f", {count(float(one.output_tokens_per_s.value[0]) / gpus)} per GPU" if gpus > 1 else ""
+    per_gpu = f", {rate(float(one.output_tokens_per_s.value[0]) / gpus)} per GPU" if gpus > 1 else ""
     waiting = f", {count(float(one.waiting[0]))} of them waiting" if one.waiting[0] >= 0.5 else ""
     st.markdown(
-        f"At {count(load)} requests in flight{' (the typical concurrency)' if own else ''}{waiting}: "
+        f"At {in_flight(load)} requests in flight{' (the typical concurrency)' if own else ''}{waiting}: "
         f"TPOT {words('tpot_s', seconds)}, TTFT {words('ttft_s', seconds)}, E2E {words('e2e_s', seconds)}, "
-        f"output {words('output_tokens_per_s', count)} tokens/s{per_gpu}."
+        f"output {words('output_tokens_per_s', rate)} tokens/s{per_gpu}."
     )
     bound = one.bound[0]
     st.caption(
