@@ -15,7 +15,7 @@ from capacity.units import GIB, gib
 
 
 def answer(plan: Plan, *, fixes: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    """The answer to one scenario. ``fixes``: what to change when it does not fit (search.fixes)."""
+    """The answer to one scenario. ``fixes``: what to change when it does not fit (fixes)."""
     r, pool, counted = plan.resolved, plan.pool, plan.concurrency
     usual = counted.typical
     return {

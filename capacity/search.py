@@ -1,7 +1,7 @@
-"""Inverse questions: the longest length, the smallest utilisation, the fewest GPUs, the cheapest combination; fixes.
+"""Inverse questions: the longest length, the smallest utilisation, the fewest GPUs, the cheapest combination.
 
 Each answer is a plan that was computed, with what binds it. Source: plan(); monotone questions by bisection.
-Left out: speed (sizing).
+Left out: what to change when a plan does not fit (fixes), speed (sizing).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from capacity.hardware import gpus
 from capacity.length_curve import longest_in_pool
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import Plan, plan
-from capacity.resolve import model_of, resolve
+from capacity.resolve import model_of
 from capacity.scenario import Scenario
 from capacity.verdict import largest_utilization, too_old
 
@@ -23,7 +23,6 @@ MEASURED_POOL = ("kv_cache_gib", "kv_cache_memory_bytes", "num_gpu_blocks_overri
 QUESTIONS = ("max_model_len", "gpu_memory_utilization", "gpus", "cheapest")
 UTILIZATION_STEPS = range(10, 99)
 LONGEST_TRIED = 1_048_576
-SHORTEST_OFFERED = 512
 FORMATS = ("auto", "fp8", "awq")
 
 
@@ -134,14 +133,18 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
     return Found(question=key, changes={key: high / 100}, plan=best, sentence=text, tried=tried)
 
 
-def fewest_gpus(scenario: Scenario, *, concurrency: int, max_gpus: int, pipeline: bool = True) -> Found:
+def fewest_gpus(
+    scenario: Scenario, *, concurrency: int, max_gpus: int, pipeline: bool = True, more_than: int = 0
+) -> Found:
     """The fewest GPUs of the given kind: tensor parallel first, pipeline stages where heads do not divide and
-    ``pipeline`` allows them."""
+    ``pipeline`` allows them. ``more_than``: so many are known to be too few."""
     tried, first = 0, None
     for layout in _layouts(scenario, max_gpus, pipeline=pipeline):
-        if first is not None and _too_heavy(first, layout):
+        if layout["tensor_parallel_size"] * layout["pipeline_parallel_size"] <= more_than:
             continue
-        candidate = _try(_moved(scenario, layout))
+        if first is not None and _too_heavy(first, layout, concurrency):
+            continue
+        candidate = planned(_moved(scenario, layout))
         tried += 1
         first = first or candidate
         if candidate is not None and enough(candidate, concurrency):
@@ -159,7 +162,7 @@ def _gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
     found = fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus)
     if found.changes.get("pipeline_parallel_size", 1) == 1:
         return found
-    alone = fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus, pipeline=False)
+    alone = without_stages(scenario, found, concurrency, max_gpus)
     said = alone.sentence if alone.plan else "no tensor-parallel size does"
     return replace(
         found,
@@ -167,6 +170,12 @@ def _gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
         tried=found.tried + alone.tried,
         alternative=alone.changes or None,
     )
+
+
+def without_stages(scenario: Scenario, found: Found, concurrency: int, max_gpus: int) -> Found:
+    """What tensor parallelism alone needs where the fewest GPUs are pipeline stages."""
+    count = found.changes["tensor_parallel_size"] * found.changes["pipeline_parallel_size"]
+    return fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus, pipeline=False, more_than=count)
 
 
 def _moved(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
@@ -196,14 +205,18 @@ def _too_few_seats(seats: int, concurrency: int) -> str:
     return f"max_num_seqs {seats:,} allows fewer than {concurrency:,} requests, whatever the memory"
 
 
-def _too_heavy(found: Plan, layout: dict[str, Any]) -> bool:
-    """Whether the weights that GPUs share exceed the budget of so many of them, without planning it."""
-    s, total = found.resolved.scenario, found.resolved.total_bytes
+def _too_heavy(found: Plan, layout: dict[str, Any], concurrency: int) -> bool:
+    """Whether the bytes that GPUs share exceed the budget of so many of them, without planning it: sharded weights,
+    and from a plan on one GPU the requests too, which no layout splits further than over all GPUs."""
+    r = found.resolved
+    s, total = r.scenario, r.total_bytes
     if total is None or s.weights_gib is not None or s.parameters is not None or s.cpu_offload_gib:
         return False
-    shared = sum(stage.sharded for stage in found.weights.stages) * found.resolved.parallel.tensor
+    shared = sum(stage.sharded for stage in found.weights.stages) * r.parallel.tensor
+    if r.parallel.tensor == r.parallel.pipeline == 1 and found.pool is not None:
+        shared += concurrency * found.pool.blocks_per_max_request * found.pool.bytes_per_block
     gpus_used = layout["tensor_parallel_size"] * layout["pipeline_parallel_size"]
-    return bool(shared / gpus_used > found.resolved.gpu_memory_utilization * total)
+    return bool(shared / gpus_used > r.gpu_memory_utilization * total)
 
 
 def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
@@ -226,7 +239,7 @@ def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
                     changes["gpu_memory_gib"] = None
                 if scenario.weights_gib is not None and text_format not in ("auto", scenario.weight_format):
                     changes["weights_gib"] = None
-                candidate = _try(replace(scenario, **changes))
+                candidate = planned(replace(scenario, **changes))
                 tried += 1
                 if candidate is None or too_old(candidate.resolved) is not None:
                     continue
@@ -249,103 +262,8 @@ def cheapest(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
     )
 
 
-def fixes(found: Plan, *, concurrency: int = 1, limit: int = 6) -> tuple[dict[str, Any], ...]:
-    """What to change when a plan does not hold ``concurrency`` requests: each change computed, smallest effect on
-    the deployment first; those whose low end does not hold them (``fit`` marginal) last. Empty when it already holds
-    them."""
-    if enough(found, concurrency):
-        return ()
-    return tuple(sorted(_ranked(found, concurrency), key=lambda fix: fix["fit"] != "yes"))[:limit]
-
-
-def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
-    r = found.resolved
-    s = replace(
-        r.scenario, prompt_tokens=None, output_tokens=None
-    )  # full-length requests are what is counted
-    measured = [key for key in MEASURED_POOL if getattr(s, key) is not None]
-    given = bool(measured)
-    if given and found.binding_constraint == "memory":
-        left = dict.fromkeys(measured)
-        yield from _single(s, left, f"leave out {', '.join(measured)}", concurrency)
-    largest = largest_utilization(r)
-    if found.binding_constraint == "free_memory" and largest >= UTILIZATION_STEPS.start / 100:
-        lower_to = {"gpu_memory_utilization": largest}
-        yield from _single(s, lower_to, f"lower --gpu-memory-utilization to {largest:.2f}", concurrency)
-    elif r.total_bytes is not None and not given:
-        yield from _offer(
-            smallest_utilization(s, concurrency=concurrency), "raise --gpu-memory-utilization", s
-        )
-    seats = max(concurrency, min(r.max_num_seqs, 256))
-    lower = {"max_num_seqs": seats, "max_num_batched_tokens": min(r.max_num_batched_tokens, 2048)}
-    if not given and (seats < r.max_num_seqs or r.max_num_batched_tokens > 2048):
-        yield from _single(
-            s, lower, f"lower --max-num-seqs to {seats} and --max-num-batched-tokens to 2048", concurrency
-        )
-    if r.kv_format.id == "kv-bf16":
-        yield from _single(
-            s, {"kv_cache_dtype": "fp8"}, "store KV in 8 bits: --kv-cache-dtype fp8", concurrency
-        )
-    least = _useful_length(r.scenario)
-    longest = longest_model_len(s, concurrency=concurrency)
-    if longest.changes.get("max_model_len", 0) >= least:
-        yield from _offer(longest, "shorten --max-model-len", s)
-    else:  # nothing of use is sure: what the estimate holds
-        length = longest_in_pool(found, concurrency, sure=False)
-        if length >= least:
-            yield from _single(
-                s, {"max_model_len": length}, f"shorten --max-model-len to {length:,}", concurrency
-            )
-    if not given and r.total_bytes is not None:
-        if not r.weight_format.is_quantised and s.weights_gib is None:
-            yield from _single(s, {"weight_format": "fp8"}, "serve fp8 weights", concurrency)
-            yield from _single(s, {"weight_format": "awq"}, "serve 4-bit weights (AWQ)", concurrency)
-        if r.parallel.pipeline == 1:
-            most = max(16, r.parallel.tensor * 2)
-            more = fewest_gpus(s, concurrency=concurrency, max_gpus=most)
-            if more.changes.get("pipeline_parallel_size", 1) > 1:
-                alone = fewest_gpus(s, concurrency=concurrency, max_gpus=most, pipeline=False)
-                yield from _offer(alone, "use more GPUs with tensor parallelism alone", s)
-            yield from _offer(more, "use more GPUs", s)
-
-
-def _useful_length(s: Scenario) -> int:
-    """The shortest max_model_len worth offering: the workload's mean request, and no toy."""
-    lengths = [length.mean for length in (s.prompt_tokens, s.output_tokens) if length is not None]
-    return max(SHORTEST_OFFERED, round(sum(lengths)))
-
-
-def _single(s: Scenario, changes: dict[str, Any], action: str, concurrency: int) -> Iterator[dict[str, Any]]:
-    candidate = _try(replace(s, **changes))
-    if candidate is None or (too_old(candidate.resolved) is not None and too_old(resolve(s)) is None):
-        return
-    counted = candidate.concurrency
-    if candidate.fit != "no" and min(counted.guaranteed, counted.seats) >= concurrency:
-        yield _fix(action, changes, candidate)
-
-
-def _offer(answer: Found, action: str, s: Scenario) -> Iterator[dict[str, Any]]:
-    if answer.plan is None or all(getattr(s, key) == value for key, value in answer.changes.items()):
-        return
-    text = ", ".join(
-        f"{key} {value:,}" if isinstance(value, int) else f"{key} {value:.4g}"
-        for key, value in answer.changes.items()
-        if value is not None
-    )
-    yield _fix(f"{action} ({text})", answer.changes, answer.plan)
-
-
-def _fix(action: str, changes: dict[str, Any], candidate: Plan) -> dict[str, Any]:
-    return {
-        "action": action,
-        "changes": changes,
-        "fit": candidate.fit,
-        "guaranteed": candidate.concurrency.guaranteed,
-        "max_concurrency": candidate.pool.max_concurrency if candidate.pool else None,
-    }
-
-
-def _try(scenario: Scenario) -> Plan | None:
+def planned(scenario: Scenario) -> Plan | None:
+    """The plan, None where the scenario is refused."""
     try:
         return plan(scenario)
     except CapacityError:

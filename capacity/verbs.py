@@ -8,9 +8,10 @@ from typing import Any
 
 from capacity.answer import answer
 from capacity.errors import CapacityError
+from capacity.fixes import fixes
 from capacity.plan import plan
 from capacity.scenario import Scenario, field_table
-from capacity.search import QUESTIONS, fixes, search
+from capacity.search import QUESTIONS, search
 
 
 def run_plan(raw: dict[str, Any]) -> dict[str, Any]:

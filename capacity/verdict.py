@@ -1,7 +1,7 @@
 """Whether a plan fits, what binds it, and what a person must know beside the figures.
 
 Source: the engine's start-up checks in their order: free memory, weights, profile, one full-length request.
-Left out: what to change (search.fixes).
+Left out: what to change (fixes).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 import streamlit as st
 
 from capacity.answer import answer
+from capacity.fixes import fixes
 from capacity.plan import Plan
-from capacity.search import fixes
 from pages.ui.format import flat, table_csv
 from pages.ui.inputs import PlanInputs
 from pages.ui.link import link

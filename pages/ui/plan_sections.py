@@ -11,9 +11,9 @@ import streamlit as st
 from capacity.answer import verdict
 from capacity.explain import explain
 from capacity.export.serve_command import serve_command, serve_notes
+from capacity.fixes import fixes
 from capacity.plan import Plan
 from capacity.scenario import field_table
-from capacity.search import fixes
 from capacity.textbook_steps import steps
 from capacity.units import GIB
 from pages.ui import charts, first_charts

@@ -18,11 +18,11 @@ from capacity.export.report import report_html
 from capacity.export.report_style import MEMORY_COLOURS
 from capacity.export.serve_command import serve_command
 from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
+from capacity.fixes import fixes
 from capacity.hardware import find_gpu, gpus
 from capacity.length_curve import length_curve
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
-from capacity.search import fixes
 from pages.ui.charts import TERM_COLOURS
 
 VOID = {"meta", "br"}
