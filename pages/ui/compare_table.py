@@ -108,7 +108,8 @@ def _fit(one: Column) -> str:
 def _known(one: Column) -> str:
     if one.load is None:
         return UNKNOWN
-    measured = f"{len(one.entry.measured)} own points, " if one.entry.measured else ""
+    own = len(one.entry.measured)
+    measured = f"{own} own point{'' if own == 1 else 's'}, " if own else ""
     return measured + ("extrapolated" if one.extrapolated else "measured runs")
 
 

@@ -196,7 +196,9 @@ def _points(scenario: Scenario) -> None:
     )
     if state[POINTS] and state.get(POINTS_FOR) != here:
         st.warning(
-            f"{len(state[POINTS])} points were entered for other inputs, so they are not used here.",
+            "1 point was entered for other inputs, so it is not used here."
+            if len(state[POINTS]) == 1
+            else f"{len(state[POINTS])} points were entered for other inputs, so they are not used here.",
             icon=":material/warning:",
         )
         left, right = st.columns(2)

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from capacity.compare import ROWS, Column, Figure, column
 from capacity.compare_set import Entry
+from capacity.performance.measured import measured_points
 from capacity.scenario import Scenario
 from pages.ui.compare_sections import words_of
 from pages.ui.compare_table import difference, headline, page_html, shown, table
@@ -87,3 +88,16 @@ def test_a_bad_set_in_the_link_says_what_is_valid() -> None:
     assert "is '0'; expected " in str(price.value).replace("\\", "")
     (none,) = opened().error
     assert "No scenarios are in the link" in str(none.value)
+
+
+def test_one_point_is_one_point() -> None:
+    points = measured_points([{"concurrency": 8, "tpot_s": 0.011}])
+    entry = Entry(name="x", scenario=Scenario.parse(ONE), measured=points)
+    one = column(entry, concurrency=8)
+    assert table([one], one)[-1]["x (first)"].startswith("1 own point, ")
+    plan = AppTest.from_file(str(ROOT / "pages" / "plan.py"), default_timeout=30)
+    asked = {f"plan_{key}": str(value) for key, value in ONE.items()}
+    for key, value in {**asked, "plan_points": "8,11,", "plan_points_for": "x", "plan_tab": "Speed"}.items():
+        plan.query_params[key] = value
+    said = [str(item.value) for item in plan.run().warning]
+    assert "1 point was entered for other inputs, so it is not used here." in said
