@@ -52,10 +52,30 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
     if found.binding_constraint == "free_memory" and largest >= UTILIZATION_STEPS.start / 100:
         lower_to = {"gpu_memory_utilization": largest}
         yield from _single(s, lower_to, f"lower --gpu-memory-utilization to {largest:.2f}", concurrency)
-    elif r.total_bytes is not None and not given:
+    elif r.total_bytes is not None and not given and _weights_fit(found, largest):
         yield from _offer(
             smallest_utilization(s, concurrency=concurrency), "raise --gpu-memory-utilization", s
         )
+    if (
+        found.binding_constraint != "weights"
+    ):  # nothing but weights and GPUs helps where weights fill the budget
+        yield from _smaller_engine(found, s, concurrency, given=given)
+    if not given and r.total_bytes is not None:
+        yield from _other_weights_and_gpus(found, s, concurrency)
+
+
+def _weights_fit(found: Plan, largest: float) -> bool:
+    """Whether the weights leave anything of the card at the largest utilization that is tried."""
+    total, bills = found.resolved.total_bytes, found.bills
+    if total is None or bills is None:
+        return True
+    most = min(largest, (UTILIZATION_STEPS.stop - 1) / 100)
+    return bills.bills[bills.tightest].terms[0].bytes < most * total
+
+
+def _smaller_engine(found: Plan, s: Scenario, concurrency: int, *, given: bool) -> Iterator[dict[str, Any]]:
+    """Fewer seats and tokens per step, KV in 8 bits, a shorter length."""
+    r = found.resolved
     seats = max(concurrency, min(r.max_num_seqs, 256))
     lower = {"max_num_seqs": seats, "max_num_batched_tokens": min(r.max_num_batched_tokens, 2048)}
     if not given and (seats < r.max_num_seqs or r.max_num_batched_tokens > 2048):
@@ -76,19 +96,23 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
             yield from _single(
                 s, {"max_model_len": length}, f"shorten --max-model-len to {length:,}", concurrency
             )
-    if not given and r.total_bytes is not None:
-        if not r.weight_format.is_quantised and s.weights_gib is None:
-            in_8_bits = list(_single(s, {"weight_format": "fp8"}, "serve fp8 weights", concurrency))
-            yield from in_8_bits
-            if not in_8_bits:
-                yield from _single(s, {"weight_format": "awq"}, "serve 4-bit weights (AWQ)", concurrency)
-        if r.parallel.pipeline == 1:
-            most = max(16, r.parallel.tensor * 2)
-            more = fewest_gpus(s, concurrency=concurrency, max_gpus=most)
-            if more.changes.get("pipeline_parallel_size", 1) > 1:
-                alone = without_stages(s, more, concurrency, most)
-                yield from _offer(alone, "use more GPUs with tensor parallelism alone", s)
-            yield from _offer(more, "use more GPUs", s)
+
+
+def _other_weights_and_gpus(found: Plan, s: Scenario, concurrency: int) -> Iterator[dict[str, Any]]:
+    """Weights in fewer bits, then more GPUs."""
+    r = found.resolved
+    if not r.weight_format.is_quantised and s.weights_gib is None:
+        in_8_bits = list(_single(s, {"weight_format": "fp8"}, "serve fp8 weights", concurrency))
+        yield from in_8_bits
+        if not in_8_bits:
+            yield from _single(s, {"weight_format": "awq"}, "serve 4-bit weights (AWQ)", concurrency)
+    if r.parallel.pipeline == 1:
+        most = max(16, r.parallel.tensor * 2)
+        more = fewest_gpus(s, concurrency=concurrency, max_gpus=most, known=found)
+        if more.changes.get("pipeline_parallel_size", 1) > 1:
+            alone = without_stages(s, more, concurrency, most, known=found)
+            yield from _offer(alone, "use more GPUs with tensor parallelism alone", s)
+        yield from _offer(more, "use more GPUs", s)
 
 
 def _useful_length(s: Scenario) -> int:

@@ -134,13 +134,22 @@ def smallest_utilization(scenario: Scenario, *, concurrency: int) -> Found:
 
 
 def fewest_gpus(
-    scenario: Scenario, *, concurrency: int, max_gpus: int, pipeline: bool = True, more_than: int = 0
+    scenario: Scenario,
+    *,
+    concurrency: int,
+    max_gpus: int,
+    pipeline: bool = True,
+    more_than: int = 0,
+    known: Plan | None = None,
 ) -> Found:
     """The fewest GPUs of the given kind: tensor parallel first, pipeline stages where heads do not divide and
-    ``pipeline`` allows them. ``more_than``: so many are known to be too few."""
-    tried, first = 0, None
+    ``pipeline`` allows them. ``more_than``: so many are known to be too few; ``known``: a plan of this scenario on its
+    own layout that is too small."""
+    tried, first = 0, known
     for layout in _layouts(scenario, max_gpus, pipeline=pipeline):
         if layout["tensor_parallel_size"] * layout["pipeline_parallel_size"] <= more_than:
+            continue
+        if known is not None and _has(known, layout):
             continue
         if first is not None and _too_heavy(first, layout, concurrency):
             continue
@@ -155,6 +164,15 @@ def fewest_gpus(
         f"no layout of up to {max_gpus} GPUs of this kind holds {concurrency:,} full-length request{_s(concurrency)}"
     )
     return Found(question="gpus", changes={}, plan=None, sentence=text, tried=tried)
+
+
+def _has(found: Plan, layout: dict[str, Any]) -> bool:
+    """Whether a plan stands on this layout."""
+    parallel = found.resolved.parallel
+    return (parallel.tensor, parallel.pipeline) == (
+        layout["tensor_parallel_size"],
+        layout["pipeline_parallel_size"],
+    )
 
 
 def _gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
@@ -172,7 +190,9 @@ def _gpus(scenario: Scenario, *, concurrency: int, max_gpus: int) -> Found:
     )
 
 
-def without_stages(scenario: Scenario, found: Found, concurrency: int, max_gpus: int) -> Found:
+def without_stages(
+    scenario: Scenario, found: Found, concurrency: int, max_gpus: int, known: Plan | None = None
+) -> Found:
     """What tensor parallelism alone needs where the fewest GPUs are pipeline stages."""
     count = found.changes["tensor_parallel_size"] * found.changes["pipeline_parallel_size"]
     return fewest_gpus(scenario, concurrency=concurrency, max_gpus=max_gpus, pipeline=False, more_than=count)
