@@ -222,7 +222,7 @@ def forecast(
     share = np.where(service > 0, first / service, 0.0)
     e2e_half = np.sqrt((share * first_half) ** 2 + ((1 - share) * tpot_half) ** 2)
     rate = running / service
-    ttft_half = np.where(wait > 0, np.maximum(first_half, e2e_half), first_half)
+    ttft_half = (first * first_half + wait * e2e_half) / ttft  # the wait is made of whole services of others
     values = terms.values[:, 0]
     parts = _parts(values, chain["step"].factors, tpot * per_step, deployment.host_s)
     at_peak = values[3] + values[4] + values[5] + values[6]

@@ -55,6 +55,12 @@ def sweep_rates(
     for factor in factors:
         if not 0 < factor < 1e6:
             raise CapacityError(f"a rate factor is {factor:g}; expected a number above 0", field="factors")
+    arrival = found.requests.arrival_s
+    if len(arrival) < 2 or float(arrival[-1]) <= float(arrival[0]):
+        raise CapacityError(
+            "all requests arrive at once, so there is no arrival rate to sweep; expected requests spread over time",
+            field="workload.arrival",
+        )
     points: dict[float, SweepPoint] = {}
     most = len(factors) + refine
     queue = list(factors)
@@ -85,8 +91,6 @@ def _closer(points: dict[float, SweepPoint]) -> float | None:
     """The next factor to try for the knee, None when it is known to ``GAP`` or out of reach."""
     if not points:
         return None
-    if not all(np.isfinite(point.rate_rps) for point in points.values()):
-        return None  # everybody arrives at once at any rate
     good = [factor for factor, point in points.items() if meets(point)]
     if not good:
         slowest = min(points)
@@ -112,7 +116,7 @@ def _point(
     answer = report(run, slo=found.slo, warmup_s=found.warmup_s / factor)
     span = float(faster.arrival_s[-1] - faster.arrival_s[0])
     return SweepPoint(
-        rate_rps=len(faster) / span if span > 0 else float("inf"),
+        rate_rps=len(faster) / span,
         goodput_rps=answer["goodput_rps"],
         ttft_p99_s=answer["ttft_s"]["p99"],
         tpot_p99_s=answer["tpot_s"]["p99"],

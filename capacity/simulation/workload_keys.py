@@ -5,6 +5,7 @@ Left out: traces (capacity.request_trace).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -195,13 +196,12 @@ def _priorities(given: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
         )
     ranks: list[int] = []
     for key in values:
-        try:
-            ranks.append(int(key))
-        except ValueError:
+        if not re.fullmatch(r"[-+]?\d{1,9}", key.strip()):
             raise CapacityError(
-                f"workload.priorities has {key[:40]!r}; expected whole numbers as keys",
+                f"workload.priorities has {key[:40]!r}; expected whole numbers of at most nine digits as keys",
                 field="workload.priorities",
-            ) from None
+            )
+        ranks.append(int(key))
     weights = tuple(keys.number(item, "workload.priorities", low=1e-9) for item in values.values())
     return tuple(ranks), weights
 

@@ -238,7 +238,7 @@ def sweep_chart(
     ]
     layout = frame(len(panels), 170, ink)
     data: list[dict[str, Any]] = []
-    rates = [p.rate_rps for _, points in found for p in points if math.isfinite(p.rate_rps)]
+    rates = [p.rate_rps for _, points in found for p in points]
     top = max(rates, default=1.0)
     for row, (key, label, limit) in enumerate(panels, start=1):
         axis = "" if row == 1 else str(row)
@@ -262,7 +262,7 @@ def sweep_chart(
                  "font": {"color": ink, "size": 13}}
             )  # fmt: skip
         for one, points in found:
-            drawn = [p for p in points if math.isfinite(p.rate_rps)]
+            drawn = points
             best = knee(points)
             data.append(
                 {

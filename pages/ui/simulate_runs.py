@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ def name_of(*parts: Any) -> str:
 
 def _seed(scenario: Mapping[str, Any]) -> Any:
     seed = scenario.get("seed", 0)
-    return int(seed) if isinstance(seed, float) and seed == int(seed) else seed
+    return int(seed) if isinstance(seed, float) and seed.is_integer() else seed
 
 
 def size_of(scenario: Mapping[str, Any], trace: str | None) -> int:
@@ -133,8 +134,8 @@ def size_of(scenario: Mapping[str, Any], trace: str | None) -> int:
         count = len(given["requests"])
     else:
         count = given.get("num_requests", 1000)
-    if not isinstance(count, int | float) or isinstance(count, bool):
-        return 0
+    if not isinstance(count, int | float) or isinstance(count, bool) or not math.isfinite(count):
+        return 0  # the run itself says what is wrong with it
     if count > MOST_REQUESTS:
         raise CapacityError(
             f"the run has {count:,.0f} requests; this page carries {MOST_REQUESTS:,}, the command line (python -m capacity "

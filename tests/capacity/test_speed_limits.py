@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from capacity.estimate_cli import run_estimate
 from capacity.performance.deployment import planned, pool_requests
 from capacity.plan import plan
 from capacity.scenario import Scenario
@@ -83,3 +84,19 @@ def test_images_lengthen_the_prompt():
     )
     plain = speed_grid(scenario(**keys), Axis(key="prompt_tokens", values=(1024, 1536)))
     assert grid.measures["tpot_s"][0] == pytest.approx(plain.measures["tpot_s"][0], rel=1e-3)
+
+
+@pytest.mark.parametrize("concurrency", [1, 100, 400, 1000, 1_000_000])
+def test_a_first_token_never_comes_after_the_last_one(concurrency: int) -> None:
+    found = run_estimate(
+        {
+            "model": "llama-3.1-8b",
+            "gpu": "h100",
+            "max_model_len": 8192,
+            "prompt_tokens": 1024,
+            "output_tokens": 256,
+            "concurrency": concurrency,
+        }
+    )
+    for end in ("low", "value", "high"):
+        assert found["ttft_s"][end] < found["e2e_s"][end]

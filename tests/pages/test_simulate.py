@@ -113,6 +113,10 @@ def test_a_link_opens_the_same_runs() -> None:
         ("b_first", "two", "max_waiting is 'two'"),
         ("a_also", "{", "the changes of policy A are no JSON"),
         ("seed", "1.5", "seed is 1.5; expected a whole number"),
+        ("seed", "nan", "seed is nan; expected a whole number"),
+        ("seed", "inf", "seed is inf; expected a whole number"),
+        ("num_requests", "nan", "num_requests is nan; expected a whole number"),
+        ("num_requests", "1e999", "num_requests is inf; expected a whole number"),
     ],
 )
 def test_bad_input_is_a_sentence(key: str, text: str, sentence: str) -> None:
@@ -263,3 +267,9 @@ def test_words_tell_equal_policies_and_dead_runs() -> None:
     assert "serve as much within the objective: A 10, B 10 of 10 requests" in verdict([one, twin]).answer
     assert loud(one.answer) is None
     assert cause(one.answer).startswith("decode outgrew the pool")
+
+
+def test_requests_that_arrive_at_once_have_no_rate_to_sweep() -> None:
+    found = page(**{**SMALL, "num_requests": "1", "tab": "Arrival rate"})
+    assert not found.exception
+    assert "no arrival rate to sweep" in said(found)

@@ -88,6 +88,8 @@ def poisson(**keys: Any) -> dict[str, Any]:
         ),
         ({"workload": poisson(prompt_tokens={"distribution": "lognormal"})}, "mean is missing"),
         ({"workload": poisson(num_requests=10**9)}, "workload.num_requests is 1000000000"),
+        ({"workload": poisson(priorities={"1" + 30 * "0": 1})}, "expected whole numbers of at most nine"),
+        ({"workload": poisson(priorities={"urgent": 1})}, "workload.priorities has 'urgent'"),
         ({"workload": poisson(requests=[])}, "workload has requests and arrival"),
         ({"slo": {"ttft": 1}}, "did you mean 'ttft_s'"),
         ({"timeline": "yes"}, "timeline is 'yes'; expected true or false"),

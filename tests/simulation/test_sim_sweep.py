@@ -66,7 +66,9 @@ def test_the_knee_is_closed_in_on() -> None:
 
 def test_a_burst_has_no_rate_to_search() -> None:
     together = {"requests": [{"arrival_s": 0, "prompt_tokens": 100, "output_tokens": 10}] * 3}
-    assert len(sweep_rates({**CHAT, "workload": together}, [1, 2], refine=8)) == 2
+    for requests in (together["requests"], together["requests"][:1]):
+        with pytest.raises(CapacityError, match="no arrival rate to sweep"):
+            sweep_rates({**CHAT, "workload": {"requests": requests}}, [1, 2], refine=8)
 
 
 def test_a_sweep_can_be_stopped_between_and_within_runs() -> None:
