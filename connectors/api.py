@@ -59,9 +59,13 @@ async def targets(_: Request) -> Response:
 async def series(request: Request) -> Response:
     """Lines of the last ``seconds`` (60 to 604800, default 900) in about ``points`` steps (2 to 2000)."""
     seconds = _number(request, "seconds", 900.0, WINDOW_S)
-    points = int(_number(request, "points", 300, POINTS))
+    points = _number(request, "points", 300, POINTS)
+    if points != int(points):
+        raise BadRequest(
+            f"points={points:g} is not valid; valid: a whole number, {POINTS[0]:g} to {POINTS[1]:g}"
+        )
     service = await asyncio.to_thread(running)
-    return JSONResponse(await asyncio.to_thread(_series, service, seconds, points), headers=_NO_STORE)
+    return JSONResponse(await asyncio.to_thread(_series, service, seconds, int(points)), headers=_NO_STORE)
 
 
 def _series(service: LiveService, seconds: float, points: int) -> dict[str, Any]:
@@ -108,8 +112,15 @@ _NO_STORE = {"Cache-Control": "no-store"}
 
 
 def routes() -> list[Route]:
-    """GET /api/health, /api/pool, /api/targets, /api/series."""
+    """GET /api/health, /api/pool, /api/targets, /api/series; any other path under /api/ is a 404 in JSON."""
+    endpoints = (health, pool, targets, series)
+    names = ", ".join(f"/api/{endpoint.__name__}" for endpoint in endpoints)
+
+    async def missing(request: Request) -> Response:
+        text = f"{request.url.path[:80]} is not known; known: {names}"
+        return JSONResponse({"error": text}, status_code=404, headers=_NO_STORE)
+
     return [
-        Route(f"/api/{endpoint.__name__}", _guarded(endpoint), methods=["GET"])
-        for endpoint in (health, pool, targets, series)
+        *(Route(f"/api/{endpoint.__name__}", _guarded(endpoint), methods=["GET"]) for endpoint in endpoints),
+        Route("/api/{path:path}", missing),
     ]

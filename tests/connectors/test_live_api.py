@@ -108,6 +108,12 @@ def test_series_and_its_errors(client: Client) -> None:
         assert wrong.status_code == 422 and "valid:" in wrong.json()["error"]
 
 
+def test_a_path_that_is_none_is_a_404_in_json(client: Client) -> None:
+    wrong = client.get("/api/nothing")
+    assert wrong.status_code == 404 and "known: /api/health, /api/pool" in wrong.json()["error"]
+    assert client.get("/api/series?points=2.9").status_code == 422
+
+
 def test_the_first_view_already_has_a_past(service: LiveService) -> None:
     now = time.time()
     found = service.window(now - 400, now)
