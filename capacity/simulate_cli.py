@@ -116,6 +116,19 @@ def simulate(
     return simulation.run()
 
 
+def _unshared(requests: Requests) -> list[str]:
+    """What to say where prompts are shorter than the prefix that they would share."""
+    if requests.prefixes is None:
+        return []
+    short = sum(1 for prefix in requests.prefixes if prefix is None)
+    if not short:
+        return []
+    return [
+        f"{short:,} of {len(requests):,} requests share no prefix: their prompts are shorter than the shared prefix or "
+        "carry none"
+    ]
+
+
 def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed: int = 0) -> Prepared:
     """Check a scenario and make its requests."""
     values = keys.mapping(scenario, "scenario")
@@ -141,6 +154,7 @@ def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed:
             f"swap is not given: assumed {tier.host_blocks:,} host blocks (as many as the pool) and "
             f"{tier.block_s * 1e6:.0f} us per block each way (2 MiB over 25 GB/s)"
         )
+    notes.extend(_unshared(requests))
     keys.policies(values.get("admission"))  # checked now, made anew for each run
     if values.get("events") and len(requests) > MOST_LOGGED:
         raise CapacityError(

@@ -294,3 +294,17 @@ def test_lengths_have_their_mean() -> None:
         Lengths(distribution="mixture", parts=(Lengths(mean=100), Lengths(mean=1600)), weights=(4, 1)),
     ):
         assert lengths.draw(60_000, rng).mean() == pytest.approx(400, rel=0.03)
+
+
+def test_prompts_shorter_than_the_shared_prefix_are_counted_in_words() -> None:
+    raw = {
+        **GOOD,
+        "enable_prefix_caching": True,
+        "workload": poisson(prompt_tokens=100, shared_prefix_tokens=1000),
+    }
+    count = run_simulate(raw)["requests"]["arrived"]
+    assert any(
+        f"{count:,} of {count:,} requests share no prefix" in text for text in run_simulate(raw)["warnings"]
+    )
+    raw["workload"] = poisson(prompt_tokens=100, shared_prefix_tokens=50)
+    assert not any("share no prefix" in text for text in run_simulate(raw)["warnings"])
