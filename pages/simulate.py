@@ -8,7 +8,7 @@ from capacity.errors import CapacityError
 from pages.ui import simulate_sections as sections
 from pages.ui.simulate_inputs import NOTE, sidebar
 from pages.ui.simulate_policies import scenarios
-from pages.ui.simulate_runs import Cancelled, Outcome, outcome
+from pages.ui.simulate_runs import Cancelled, Outcome, outcome, settled
 
 LAST = "sim_last"
 
@@ -52,3 +52,4 @@ def render() -> None:
 
 
 render()
+settled()

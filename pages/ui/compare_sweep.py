@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,13 @@ from capacity.compare_set import Entry
 from capacity.errors import CapacityError
 from capacity.scenario import field_table
 from capacity.speed_grid import ARRAY_KEYS, Axis, SpeedGrid, speed_grid
+from pages.ui.background import carry_out, forget
 from pages.ui.compare_charts import MEASURES, MOST_LINES, sweep_lines, sweep_map
 from pages.ui.compare_parts import draw, plain
 from pages.ui.fields import number, to_scenario
 from pages.ui.format import first_upper, in_flight, percent
 
-RESULT, STOPPED = "cmp_sweep_result", "cmp_sweep_stopped"
+SLOT = "cmp_sweep"
 KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
 VALUES = {
     "concurrency": "1 2 4 8 16 32 64 128 256",
@@ -43,7 +43,6 @@ VALUES = {
     "enable_expert_parallel": "on off",
 }
 MOST_VALUES = 500
-BETWEEN_S = 0.1
 
 
 def labels() -> dict[str, str]:
@@ -115,59 +114,26 @@ def sweep(entries: tuple[Entry, ...], load: float | None) -> None:
         st.caption("A sweep leaves measured points out: they hold for one deployment and one workload.")
 
 
-@dataclass
-class _Kept:
-    """A sweep in the session: what it is for, how far it came, and its grid once there is one."""
-
-    request: str
-    share: float = 0.0
-    grid: SpeedGrid | None = None
-
-
 def _swept(one: Entry, axes: tuple[Axis, Axis | None], load: float) -> SpeedGrid | None:
-    """The grid: from the session when it is for the same request, else computed with progress and a cancel."""
-    state = st.session_state
+    """The grid, kept while its inputs stay; with progress and a cancel that keeps what there is."""
     request = json.dumps([one.scenario.to_json(), [(a.key, a.values) for a in axes if a], load], default=str)
-    have: _Kept | None = state.get(RESULT)
-    if have is not None and have.grid is not None and have.request == request:
-        if have.grid.complete:
-            return have.grid
-        if state.get(STOPPED) == request:
-            st.warning(
-                f"Stopped after {percent(have.share)}. What is missing is left blank.",
-                icon=":material/warning:",
-            )
-            st.button("Run the whole sweep", key="cmp_sweep_again", on_click=state.pop, args=(STOPPED, None))
-            return have.grid
-    # Put away before the work: once a visitor's click ends this run, the session takes nothing more from it.
-    kept = state[RESULT] = _Kept(request)
-    place = st.empty()
-    with place.container():
-        bar = st.progress(0.0, text="Planning")
-        st.button("Cancel", key="cmp_sweep_cancel", on_click=state.update, args=({STOPPED: request},))
     total = int(
         np.prod([len(axis.values) if axis.key not in ARRAY_KEYS else 1 for axis in axes if axis] or [1])
     )
-    ended, told = [], [0.0]
 
-    def on_row(share: float) -> bool:
-        kept.share = share
-        now = time.monotonic()
-        if now - told[0] < BETWEEN_S:  # a browser that is told of every point never gets to send a click
-            return True
-        told[0] = now
-        try:
-            bar.progress(share, text=f"Planned {round(share * total):,} of {total:,}")
-        except BaseException as end:  # Streamlit ends a run here; what was computed is kept first
-            ended.append(end)
-            return False
-        return True
+    def work(progress: Callable[[float], bool]) -> SpeedGrid:
+        return speed_grid(one.scenario, axes[0], axes[1], concurrency=load, on_row=progress)
 
-    kept.grid = speed_grid(one.scenario, axes[0], axes[1], concurrency=load, on_row=on_row)
-    if ended:
-        raise ended[0]
-    place.empty()
-    return kept.grid
+    task = carry_out(SLOT, request, work, said=lambda share: f"Planned {round(share * total):,} of {total:,}")
+    if task.error is not None:
+        raise task.error
+    grid = task.result
+    if grid is not None and not grid.complete:
+        st.warning(
+            f"Stopped after {percent(task.share)}. What is missing is left blank.", icon=":material/warning:"
+        )
+        st.button("Run the whole sweep", key="cmp_sweep_again", on_click=forget, args=(SLOT,))
+    return grid
 
 
 def _show(grid: SpeedGrid, measure: str, table: dict[str, str]) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -19,11 +18,13 @@ from capacity.errors import CapacityError
 from capacity.simulate_cli import prepare, run_simulate, simulate
 from capacity.simulation.run import Run
 from capacity.simulation.sweep import SweepPoint, sweep_rates
+from pages.ui.background import carry_out, forget
 from pages.ui.simulate_policies import Policy
 
 T = TypeVar("T")
 KEPT = "sim_kept"
-CANCELLED = "sim_cancelled"
+CANCELLED, NEXT = "sim_cancelled", "whatever runs next"
+SLOT = "sim_run"
 MOST_KEPT = 24
 MOST_REQUESTS = 200_000
 SMALL = 200
@@ -49,27 +50,6 @@ class Outcome:
         return self.policy.letter.upper()
 
 
-class _Task(Generic[T]):
-    """Work in a thread; ``share`` is what it has said of its progress."""
-
-    def __init__(self, work: Callable[[Callable[[float], bool]], T]) -> None:
-        self.share = 0.0
-        self.stopped = False
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-
-    def _run(self, work: Callable[[Callable[[float], bool]], T]) -> None:
-        try:
-            self.result = work(self._progress)
-        except BaseException as error:  # handed to the page's thread
-            self.error = error
-
-    def _progress(self, share: float) -> bool:
-        self.share = max(self.share, min(share, 1.0))
-        return not self.stopped
-
-
 def carried_out(
     name: str,
     label: str,
@@ -81,37 +61,43 @@ def carried_out(
 
     Raises Cancelled when the visitor stopped it, and what the work raises.
     """
-    kept: dict[str, Any] = st.session_state.setdefault(KEPT, {})
+    state: Any = st.session_state
+    kept: dict[str, Any] = state.setdefault(KEPT, {})
     if name in kept:
         return kept[name]
-    if st.session_state.get(CANCELLED) == name:
+    # A click that came as one run ended and the next began means the next: nothing else was there to stop.
+    if state.get(CANCELLED) in (name, NEXT):
+        state[CANCELLED] = name
+        forget(SLOT)
         raise Cancelled
-    task: _Task[T] = _Task(work)
-    task.thread.start()
-    task.thread.join(0.5)
-    if task.thread.is_alive():
-        place = st.empty()
-        try:
-            with place.container(horizontal=True, vertical_alignment="center", wrap=False):
-                bar = st.progress(0.0, text=label)
-                st.button(
-                    "Cancel",
-                    key=f"sim_cancel_{name[:12]}",
-                    on_click=lambda: st.session_state.update({CANCELLED: name}),
-                    width="content",
-                )
-            while task.thread.is_alive():
-                bar.progress(task.share, text=f"{label}, {task.share:.0%} {of}")
-                task.thread.join(0.25)
-        finally:  # a click anywhere ends this script: the thread stops at its next sign of life
-            task.stopped = True
-        place.empty()
+    task = carry_out(
+        SLOT,
+        name,
+        work,
+        said=lambda share: f"{label}, {share:.0%} {of}",
+        on_cancel=lambda: state.update({CANCELLED: NEXT}),
+    )
+    if task.stopped:
+        raise Cancelled
     if task.error is not None:
+        forget(SLOT)
         raise task.error
     while len(kept) >= MOST_KEPT:
         kept.pop(next(iter(kept)))
     kept[name] = task.result
+    forget(SLOT)
     return task.result  # type: ignore[return-value]
+
+
+def run_again() -> None:
+    """Take a cancel back."""
+    st.session_state.pop(CANCELLED, None)
+
+
+def settled() -> None:
+    """Say that the page has asked for all it wants: a cancel that found nothing to stop ends here."""
+    if st.session_state.get(CANCELLED) == NEXT:
+        run_again()
 
 
 def name_of(*parts: Any) -> str:

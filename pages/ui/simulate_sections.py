@@ -17,7 +17,7 @@ from pages.ui.figure import Chart
 from pages.ui.format import count, first_upper, table_csv
 from pages.ui.link import link
 from pages.ui.simulate_inputs import Inputs
-from pages.ui.simulate_runs import Cancelled, Outcome, export, logged_run, name_of, sweep
+from pages.ui.simulate_runs import Cancelled, Outcome, export, logged_run, name_of, run_again, sweep
 from pages.ui.simulate_throughput import throughput
 
 TABS = ("Results", "Arrival rate", "Single requests", "Block map", "What was simulated")
@@ -157,7 +157,7 @@ def cancelled() -> None:
     """What a stopped run leaves: a sentence and a way back."""
     bar = st.container(horizontal=True, vertical_alignment="center", border=True)
     bar.markdown(":material/cancel: **Cancelled.** The run was stopped before its end and left no figures.")
-    bar.button("Run again", key="sim_again", on_click=lambda: st.session_state.pop("sim_cancelled", None))
+    bar.button("Run again", key="sim_again", on_click=run_again)
 
 
 def _chart(chart: Chart, key: str) -> None:
