@@ -1,8 +1,11 @@
 """The documents run: formulas as doctests, and a glossary of one sentence a term."""
 
+import csv
 import doctest
 import re
 from pathlib import Path
+
+from capacity import verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,3 +59,16 @@ def test_the_terms_of_the_answer_are_explained() -> None:
         "headroom",
     }
     assert wanted <= terms
+
+
+def test_the_runbook_has_each_verdict_action_and_alert() -> None:
+    text = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    parts = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    assert {*verdicts.NAMES, "rejections"} <= set(parts)
+    for name in (*verdicts.NAMES, "rejections"):
+        rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", parts[name], flags=re.M)[2:]
+        wanted = [one for one in verdicts.actions(name) if one.action != "nothing to do"]
+        assert rows == [(a.action, f"`{a.flag}`" if a.flag else "none", a.cost) for a in wanted], name
+    table = (ROOT / "connectors" / "alert_rules.csv").read_text(encoding="utf-8").splitlines()
+    for row in csv.DictReader(table):
+        assert f"`{row['alert']}`" in parts[row["verdict"] or "Clients give up"], row["alert"]
