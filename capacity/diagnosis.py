@@ -127,6 +127,25 @@ def _restarting(case: Case) -> Verdict | None:
     )
 
 
+def _just_started(case: Case) -> Verdict | None:
+    """Served with room, but a series that has just begun and a fresh start time: whoever looks first now would
+    take its small counters for a quiet engine. One that was seen idle since its start is no news.
+    """
+    age, seen = case.started_s_ago, case.window.snapshots
+    seen_from_zero = not any(seen[0].value(n).number for n in ("running", "waiting", "generation_tokens"))
+    if age is None or len(seen) > case.line("restart_scrapes") or seen_from_zero or _idle(case) is not None:
+        return None
+    started = case.window.latest.started_at_s
+    return verdict(
+        "restarting",
+        Severity.WARNING,
+        Confidence.MEDIUM,
+        f"restarting: it started {age:.0f} s ago and serves again; its totals count from there",
+        Evidence(text=f"start time {age:.0f} s before the newest scrape", signal="start", value=started),
+        *load(case),
+    )
+
+
 def _quiet(window: EngineWindow) -> EngineWindow | None:
     """The newest scrapes over which work was at hand and no token counter moved; None where it moved just
     now.
@@ -287,9 +306,17 @@ def _idle(case: Case) -> Verdict | None:
     if tokens:
         return None
     return verdict(
-        "idle", Severity.OK, Confidence.HIGH if tokens is not None else Confidence.MEDIUM,
-        "idle: no request is running or waiting", *load(case),
-    )  # fmt: skip
+        "idle",
+        Severity.OK,
+        Confidence.HIGH if tokens is not None else Confidence.MEDIUM,
+        f"idle: no request is running or waiting{_age(case)}",
+        *load(case),
+    )
+
+
+def _age(case: Case) -> str:
+    age = case.started_s_ago
+    return "" if age is None else f"; it started {age:.0f} s ago"
 
 
 def _healthy(case: Case) -> Verdict:
@@ -304,9 +331,9 @@ def _healthy(case: Case) -> Verdict:
         "healthy",
         Severity.OK,
         Confidence.HIGH if flow and known else Confidence.MEDIUM if known else Confidence.LOW,
-        "healthy: requests are served with room in the KV cache"
+        f"healthy: requests are served with room in the KV cache{_age(case)}"
         if known
-        else "healthy as far as it can be seen: requests are served; KV usage is not exported",
+        else f"healthy as far as it can be seen: requests are served; KV usage is not exported{_age(case)}",
         *flow,
         *load(case),
     )
@@ -324,5 +351,6 @@ RULES: tuple[Callable[[Case], Verdict | None], ...] = (
     _kv_bound,
     seat_or_prefill,
     _unknown,
+    _just_started,
     _idle,
 )

@@ -14,6 +14,7 @@ from capacity.verdicts import Evidence, evidence, thresholds
 SHOWN = (("running", "running {:.0f}"), ("waiting", "waiting {:.0f}"), ("kv_usage", "KV {:.1%}"))
 RECENT_S = 30.0
 LAST_SCRAPES = 3
+CLOCK_SKEW_S = 5.0
 LOAD = ("running", "waiting", "generation_tokens", "prompt_tokens", "step_tokens", "preemptions", "kv_usage")
 
 
@@ -34,6 +35,19 @@ class Case:
 
     def line(self, name: str) -> float:
         return thresholds()[name].value
+
+    @property
+    def started_s_ago(self) -> float | None:
+        """Age of an engine whose start time says that it has just started; None for an older or unknown one.
+
+        A start time a little in the future is a clock that is ahead.
+        """
+        latest = self.window.latest
+        if latest.started_at_s is None or latest.started_at_s <= 0:
+            return None
+        age = latest.time_s - latest.started_at_s
+        young = max(self.line("restart_recent_s"), self.line("restart_scrapes") * (self.interval_s or 0.0))
+        return max(0.0, age) if -CLOCK_SKEW_S <= age <= young else None
 
 
 def recent(window: EngineWindow) -> EngineWindow:

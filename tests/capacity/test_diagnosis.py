@@ -105,6 +105,48 @@ def test_three_scrapes_tell_it(case: tuple) -> None:
     assert all("cost" in line for line in shown["actions"])
 
 
+def young(age_s: float, **readings: object) -> list[EngineSnapshot]:
+    """A series that begins after the engine's start: three scrapes, the newest ``age_s`` after it."""
+    shots = series(**readings)
+    return [
+        replace(one, started_at_s=shots[-1].time_s + 1e9 - age_s, time_s=one.time_s + 1e9) for one in shots
+    ]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "name"), [(-3, "restarting"), (8, "restarting"), (31, "healthy"), (-60, "healthy")]
+)
+def test_a_series_that_begins_after_a_restart_says_so_where_the_start_time_shows_it(
+    age_s: float, name: str
+) -> None:
+    found = judge(young(age_s, **GOOD, generation_tokens=lambda i: 20 + 5 * i))
+    assert found.name == name
+    if name == "restarting":
+        assert f"it started {max(0, age_s)} s ago" in found.summary
+    assert judge(young(40, **GOOD, generation_tokens=flow), interval_s=30).name == "restarting"
+
+
+def test_after_three_scrapes_a_young_engine_is_healthy_and_says_its_age() -> None:
+    shots = young(8, **GOOD, generation_tokens=flow)
+    later = judge([replace(shots[0], time_s=shots[0].time_s - 1), *shots])
+    assert later.name == "healthy"
+    assert later.summary.endswith("it started 8 s ago")
+
+
+def test_a_young_engine_keeps_its_own_verdict_and_an_idle_one_says_its_age() -> None:
+    full = {"running": 60, "waiting": 9, "kv_usage": 0.97, "generation_tokens": flow}
+    assert judge(young(8, **full)).name == "KV-bound"
+    idle = judge(young(8, running=0, waiting=0, kv_usage=0.0, generation_tokens=0))
+    assert (idle.name, idle.summary) == ("idle", "idle: no request is running or waiting; it started 8 s ago")
+
+
+def test_an_engine_seen_from_its_first_request_on_is_healthy_and_says_its_age() -> None:
+    grown = {"running": lambda i: min(i, 1), "generation_tokens": lambda i: 5.0 * i}
+    found = judge(young(8, **(GOOD | grown)))
+    assert found.name == "healthy"
+    assert found.summary.endswith("it started 8 s ago")
+
+
 def test_long_prefill_is_no_stall() -> None:
     """No token for a while, but steps go on: a long prompt is being read."""
     found = judge(series(running=1, waiting=0, kv_usage=0.2, generation_tokens=50, step_tokens=steps))

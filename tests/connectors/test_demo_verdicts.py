@@ -103,6 +103,8 @@ def test_incidents_are_named(incident: str, expected: set[str], within_s: float)
         ("stall", 20, "stalled"),
         ("hot-replica", 100, "imbalanced"),
         ("slow-scrape", 20, "healthy"),
+        ("restart", 3 + 12 + 1, "restarting"),
+        ("restart", 3 + 12 + 40, "healthy"),
     ],
 )
 def test_who_comes_late_knows_within_three_scrapes(incident: str, after_s: float, expected: str) -> None:
