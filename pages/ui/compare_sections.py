@@ -15,6 +15,7 @@ from pages.ui.compare_state import PROBLEM, SET, as_file, example, pinned, set_l
 from pages.ui.compare_sweep import sweep
 from pages.ui.format import first_upper, in_flight, table_csv
 from pages.ui.link import link
+from pages.ui.page_head import page_head
 
 TABS = ("Pareto front", "Sweep", "Options", "Reasons and sources")
 HELP = """
@@ -41,17 +42,17 @@ def words_of(load: float | None) -> str:
 
 def head(columns: Sequence[Column], load: float | None) -> None:
     """Title, question, and at the top right share, download, help."""
-    left, right = st.columns([5, 4], vertical_alignment="bottom")
-    with left:
-        st.title("Compare", anchor=False)
-        st.caption("Which of these scenarios is faster, holds more, or costs less?")
-    with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+
+    def buttons() -> None:
         with st.popover("Share", icon=":material/share:"):
             _share()
         with st.popover("Download", icon=":material/download:"):
             _downloads(columns, load)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
+
+    question = "Which of these scenarios is faster, holds more, or costs less?"
+    page_head("Compare", question, key="cmp_head", buttons=buttons)
 
 
 def _share() -> None:

@@ -14,6 +14,7 @@ from capacity.plan import Plan
 from pages.ui.format import flat, table_csv
 from pages.ui.inputs import PlanInputs
 from pages.ui.link import link
+from pages.ui.page_head import page_head
 from pages.ui.speed_section import pin_button, speed_link
 
 HELP = """
@@ -32,9 +33,8 @@ The address bar holds every input: copy it, or use Share. Numbers take 8k (8,000
 
 def head(inputs: PlanInputs, shown: Plan | None) -> None:
     """Draw it. ``shown``: the answer that Download and Pin are about, if there is one."""
-    row = st.container(horizontal=True, gap="small", vertical_alignment="center", key="plan_head")
-    row.title("Plan", anchor=False, width="content")
-    with row.container(horizontal=True, horizontal_alignment="right", gap="small"):
+
+    def buttons() -> None:
         pin_button(shown)
         with st.popover("Share", icon=":material/share:"):
             _share(inputs)
@@ -42,7 +42,9 @@ def head(inputs: PlanInputs, shown: Plan | None) -> None:
             _downloads(inputs, shown)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
-    st.caption("What will this model on these GPUs hold, and what stops it from holding more?")
+
+    question = "What will this model on these GPUs hold, and what stops it from holding more?"
+    page_head("Plan", question, key="plan_head", buttons=buttons)
 
 
 def _link(inputs: PlanInputs) -> tuple[str, bool]:

@@ -16,6 +16,7 @@ from pages.ui import simulate_words as words
 from pages.ui.figure import Chart
 from pages.ui.format import count, first_upper, table_csv
 from pages.ui.link import link
+from pages.ui.page_head import page_head
 from pages.ui.simulate_inputs import Inputs
 from pages.ui.simulate_runs import Cancelled, Outcome, export, logged_run, name_of, run_again, sweep
 from pages.ui.simulate_throughput import throughput
@@ -60,11 +61,8 @@ def plain(text: str) -> str:
 
 def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
     """Title, question, and at the top right share, download, help."""
-    left, right = st.columns([5, 4], vertical_alignment="bottom")
-    with left:
-        st.title("Simulate", anchor=False)
-        st.caption("What does this traffic do to the block pool, and which policy serves it best?")
-    with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+
+    def buttons() -> None:
         with st.popover("Share", icon=":material/share:"):
             st.markdown("This link opens the same runs: every input, seed included.")
             st.code(link(st.context.url or "", inputs.link_values()), language=None, wrap_lines=True)
@@ -77,6 +75,9 @@ def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
             _downloads(outcomes)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
+
+    question = "What does this traffic do to the block pool, and which policy serves it best?"
+    page_head("Simulate", question, key="sim_head", buttons=buttons)
 
 
 def _downloads(outcomes: Sequence[Outcome] | None) -> None:
