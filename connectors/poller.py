@@ -145,7 +145,10 @@ class Poller:
                 heapq.heappop(self._heap)
                 state = self._states[name]
             assert self._workers is not None
-            self._workers.submit(self._poll, state)
+            try:
+                self._workers.submit(self._poll, state)
+            except RuntimeError:  # the interpreter ends and nobody called stop(): no more scrapes
+                return
 
     def _poll(self, state: _State) -> None:
         if self._stopping.is_set():
