@@ -21,6 +21,7 @@ from connectors.service import LiveService, running
 from pages.ui import live_charts as charts
 from pages.ui import live_frozen as frozen
 from pages.ui import live_sections as sections
+from pages.ui.fault import guarded
 
 WINDOWS = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21_600, "24 h": 86_400, "7 d": 604_800}
 REFRESH_S = 2.0
@@ -331,7 +332,7 @@ def render() -> None:
             "What the pool is holding now, and what binds it. "
             + ("Paused." if paused else f"Refreshes every {REFRESH_S:.0f} s.")
         )
-    st.fragment(panel, run_every=every)(service)
+    st.fragment(guarded(panel, part="This panel"), run_every=every)(service)
 
 
 render()

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import streamlit as st
 
+from pages.ui.fault import guarded
 from pages.ui.resources import settle
 
 ICON = Path(__file__).parent / "ui" / "icon.png"
 
 settle()
 st.set_page_config(page_icon=str(ICON), layout="wide", initial_sidebar_state=330)
-st.navigation(
+page = st.navigation(
     [
         st.Page("plan.py", title="Plan", default=True),
         st.Page("compare.py", title="Compare"),
         st.Page("simulate.py", title="Simulate"),
         st.Page("live.py", title="Live"),
     ]
-).run()
+)
+guarded(page.run)()
