@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = "/usr/bin/chromium"
@@ -63,6 +63,8 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(timeout=20)
+        said = (home / "server.log").read_text()
+        assert "Traceback" not in said, said[-4000:]
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +76,16 @@ def chromium() -> Iterator[Browser]:
             yield one
         finally:
             one.close()
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A tab of 1440 x 900 that fails the test on any console error."""
+    context = chromium.new_context(viewport={"width": 1440, "height": 900})
+    one = context.new_page()
+    faults: list[str] = []
+    one.on("console", lambda heard: faults.append(heard.text) if heard.type == "error" else None)
+    one.on("pageerror", lambda error: faults.append(str(error)))
+    yield one
+    context.close()
+    assert faults == []

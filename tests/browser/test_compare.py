@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,6 @@ from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 WAIT_MS = 60_000
-
-
-@pytest.fixture
-def page(chromium: Browser) -> Iterator[Page]:
-    """A tab of 1440 x 900 that fails the test on any console error."""
-    context = chromium.new_context(viewport={"width": 1440, "height": 900})
-    one = context.new_page()
-    faults: list[str] = []
-    one.on("console", lambda heard: faults.append(heard.text) if heard.type == "error" else None)
-    one.on("pageerror", lambda error: faults.append(str(error)))
-    yield one
-    context.close()
-    assert faults == []
 
 
 def pin_two(page: Page, app_url: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,19 +22,6 @@ CONFIG = {
     "vocab_size": 128256,
     "max_position_embeddings": 131072,
 }
-
-
-@pytest.fixture
-def page(chromium: Browser) -> Iterator[Page]:
-    """A tab of 1440 x 900 that fails the test on any console error."""
-    context = chromium.new_context(viewport={"width": 1440, "height": 900})
-    one = context.new_page()
-    faults: list[str] = []
-    one.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-    one.on("pageerror", lambda error: faults.append(str(error)))
-    yield one
-    context.close()
-    assert faults == []
 
 
 def figures(page: Page) -> list[str]:

@@ -23,6 +23,7 @@ def _script() -> None:
     guarded(page)()
 
 
+@pytest.mark.faulty_page
 def test_a_fault_is_a_sentence_with_a_number_and_a_way_back(caplog: pytest.LogCaptureFixture) -> None:
     app = AppTest.from_function(_script).run()
     assert not app.error and app.markdown[0].value == "drawn"
