@@ -42,17 +42,14 @@ def words_of(load: float | None) -> str:
 
 def head(columns: Sequence[Column], load: float | None) -> None:
     """Title, question, and at the top right share, download, help."""
-
-    def buttons() -> None:
+    question = "Which of these scenarios is faster, holds more, or costs less?"
+    with page_head("Compare", question, key="cmp_head"):
         with st.popover("Share", icon=":material/share:"):
             _share()
         with st.popover("Download", icon=":material/download:"):
             _downloads(columns, load)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
-
-    question = "Which of these scenarios is faster, holds more, or costs less?"
-    page_head("Compare", question, key="cmp_head", buttons=buttons)
 
 
 def _share() -> None:

@@ -5,18 +5,17 @@ Left out: what the buttons hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 
-def page_head(title: str, question: str, *, key: str, buttons: Callable[[], None]) -> None:
-    """Draw it; ``buttons`` puts its own, usually share, download and help, into the row.
+def page_head(title: str, question: str, *, key: str) -> DeltaGenerator:
+    """Draw it; returned is the place for the buttons, which may be filled once the answer is sent.
 
-    On a narrow screen the row wraps below the name.
+    On a narrow screen the buttons wrap below the name.
     """
     row = st.container(horizontal=True, gap="small", vertical_alignment="center", key=key)
     row.title(title, anchor=False, width="content")
-    with row.container(horizontal=True, horizontal_alignment="right", gap="small"):
-        buttons()
+    place = row.container(horizontal=True, horizontal_alignment="right", gap="small")
     st.caption(question)
+    return place

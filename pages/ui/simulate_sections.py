@@ -61,8 +61,8 @@ def plain(text: str) -> str:
 
 def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
     """Title, question, and at the top right share, download, help."""
-
-    def buttons() -> None:
+    question = "What does this traffic do to the block pool, and which policy serves it best?"
+    with page_head("Simulate", question, key="sim_head"):
         with st.popover("Share", icon=":material/share:"):
             st.markdown("This link opens the same runs: every input, seed included.")
             st.code(link(st.context.url or "", inputs.link_values()), language=None, wrap_lines=True)
@@ -75,9 +75,6 @@ def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
             _downloads(outcomes)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
-
-    question = "What does this traffic do to the block pool, and which policy serves it best?"
-    page_head("Simulate", question, key="sim_head", buttons=buttons)
 
 
 def _downloads(outcomes: Sequence[Outcome] | None) -> None:
