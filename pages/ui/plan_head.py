@@ -33,8 +33,8 @@ The address bar holds every input: copy it, or use Share. Numbers take 8k (8,000
 
 def head(inputs: PlanInputs, shown: Plan | None) -> None:
     """Draw it. ``shown``: the answer that Download and Pin are about, if there is one."""
-
-    def buttons() -> None:
+    question = "What will this model on these GPUs hold, and what stops it from holding more?"
+    with page_head("Plan", question, key="plan_head"):
         pin_button(shown)
         with st.popover("Share", icon=":material/share:"):
             _share(inputs)
@@ -42,9 +42,6 @@ def head(inputs: PlanInputs, shown: Plan | None) -> None:
             _downloads(inputs, shown)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
-
-    question = "What will this model on these GPUs hold, and what stops it from holding more?"
-    page_head("Plan", question, key="plan_head", buttons=buttons)
 
 
 def _link(inputs: PlanInputs) -> tuple[str, bool]:
