@@ -1,8 +1,8 @@
 """Prometheus alert rules with the lines and actions of the Live page: one table for page, API and alerts.
 
 ``alert_rules.csv`` holds the expressions; lines come from ``thresholds.csv``, actions and their cost from
-``verdict_actions.csv``, metric names from ``metric_names.csv`` (vLLM; newest name first, an older one answers
-where it is absent). Left out: routing of alerts (Alertmanager).
+``verdict_actions.csv``, metric names and their spellings from ``promql``: one group of rules per kind of exporter.
+Left out: routing of alerts (Alertmanager).
 """
 
 from __future__ import annotations
@@ -15,18 +15,11 @@ from functools import cache
 from importlib import resources
 
 from capacity.verdicts import actions, thresholds
-from connectors import vocabulary
-from connectors.prometheus_api import matchers
+from connectors.promql import NAMINGS, VLLM, Naming, braces, known, matchers, series
 
-GROUP = "waterline"
-IDENTITY = "instance, engine, model_name"
 FIELD = re.compile(r"\{([a-z_0-9]+)\}")
-WINDOWED = re.compile(r"(?P<signal>.+)_(?P<what>rate|range)_(?P<window>\d+[smh])$")
-PARTS = {
-    "deferred": ("waiting_by_reason", 'reason="deferred"', "reason"),
-    "asleep": ("sleep_state", 'sleep_state="awake"', "sleep_state"),
-    "aborted": ("finished", 'finished_reason="abort"', ""),
-}
+WINDOWED = re.compile(r"(?P<signal>.+)_(?P<what>rate|resets|seen)_(?P<window>\d+[smh])$")
+FUNCTIONS = {"rate": "rate", "resets": "resets", "seen": "last_over_time"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,80 +41,86 @@ def _table() -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def series(signal: str, *, selector: str | None = None, window: str = "") -> str:
-    """PromQL for a vLLM signal: its newest name, or an older one where that is absent.
-
-    >>> series("kv_usage", selector='{job="vllm"}')
-    '(vllm:kv_cache_usage_perc{job="vllm"} or vllm:gpu_cache_usage_perc{job="vllm"})'
-    >>> series("preemptions", window="1m")
-    'rate(vllm:num_preemptions_total[1m])'
-    """
-    name, only, dropped = PARTS.get(signal, (signal, "", ""))
-    inside = ",".join(part for part in (only, matchers(selector)) if part)
-    braces = f"{{{inside}}}" if inside else ""
-    found = []
-    for row in vocabulary.rows_of("vllm")[name]:
-        full = f"{row.name}{'_total' if row.kind.startswith('counter') else ''}{braces}"
-        found.append(f"rate({full}[{window}])" if window else full)
-    text = found[0] if len(found) == 1 else f"({' or '.join(found)})"
-    return f"sum without ({dropped}) ({text})" if dropped else text
+def _signal(word: str) -> str | None:
+    """The signal that a field of an expression names; None for a line, the selector or the identity."""
+    if word in ("identity", "selector") or word in thresholds():
+        return None
+    windowed = WINDOWED.match(word)
+    return windowed["signal"] if windowed else word
 
 
-def _filled(template: str, selector: str | None) -> str:
+def _filled(template: str, selector: str | None, naming: Naming) -> str:
     def one(found: re.Match[str]) -> str:
         word = found.group(1)
-        if word == "identity":
-            return IDENTITY
-        if word == "selector":
-            inside = matchers(selector)
-            return f"{{{inside}}}" if inside else ""
-        if word in thresholds():
-            return f"{thresholds()[word].value:g}"
+        signal = _signal(word)
+        if signal is None:
+            fixed = {"identity": naming.identity, "selector": braces(matchers(selector))}
+            return fixed[word] if word in fixed else f"{thresholds()[word].value:g}"
         windowed = WINDOWED.match(word)
         if windowed is None:
-            return series(word, selector=selector)
-        signal, window = windowed["signal"], windowed["window"]
-        if windowed["what"] == "rate":
-            return series(signal, selector=selector, window=window)
-        return f"{series(signal, selector=selector)}[{window}]"
+            return series(signal, selector=selector, naming=naming)
+        over = FUNCTIONS[windowed["what"]]
+        return series(signal, selector=selector, over=over, window=windowed["window"], naming=naming)
 
     return FIELD.sub(one, template)
 
 
-def rules(selector: str | None = None) -> list[AlertRule]:
-    """Every alert, for the series that ``selector`` picks. BadTarget for a selector that is none."""
+def _holds(template: str, naming: Naming) -> bool:
+    return all(known(s, naming) for word in FIELD.findall(template) if (s := _signal(word)) is not None)
+
+
+def rules(selector: str | None = None, *, naming: Naming = VLLM) -> list[AlertRule]:
+    """Every alert that an exporter's names allow, for the series that ``selector`` picks. BadTarget for a
+    selector that is none.
+    """
     return [
         AlertRule(
             alert=row["alert"],
             severity=row["severity"],
             for_s=row["for"],
-            expression=_filled(row["expression"], selector),
+            expression=_filled(row["expression"], selector, naming),
             says=row["says"],
             verdict=row["verdict"],
             action=next((one.text for one in actions(row["verdict"])), ""),
         )
         for row in _table()
+        if _holds(row["expression"], naming)
     ]
+
+
+def left_out(naming: Naming) -> list[str]:
+    """The alerts that an engine's metrics cannot tell."""
+    return [row["alert"] for row in _table() if not _holds(row["expression"], naming)]
 
 
 def rule_file(selector: str | None = None) -> str:
-    """A Prometheus rule file (YAML), as ``promtool check rules`` accepts it."""
+    """A Prometheus rule file (YAML), as ``promtool check rules`` accepts it: one group per kind of exporter."""
     lines = [
         "# Alerts of Waterline: the same lines, verdicts and actions as its Live page.",
+        "# Each group holds for one kind of exporter; a group without series never fires and may be deleted.",
         "groups:",
-        f"  - name: {GROUP}",
-        "    rules:",
     ]
-    for rule in rules(selector):
-        labels = {"severity": rule.severity} | ({"verdict": rule.verdict} if rule.verdict else {})
-        notes = {"summary": rule.says} | ({"action": rule.action} if rule.action else {})
-        lines += [
-            f"      - alert: Waterline{rule.alert}",
-            f"        expr: {json.dumps(rule.expression, ensure_ascii=False)}",
-            f"        for: {rule.for_s}",
-            "        labels:",
-            *(f"          {name}: {json.dumps(text)}" for name, text in labels.items()),
-            "        annotations:",
-            *(f"          {name}: {json.dumps(text, ensure_ascii=False)}" for name, text in notes.items()),
-        ]
+    for naming in NAMINGS:
+        without = left_out(naming)
+        lines.append(f"  # {naming.holds_for} ({', '.join(naming.prefixes)})")
+        if without:
+            lines.append(f"  # not told by its metrics, so left out: {', '.join(without)}")
+        lines += [f"  - name: {naming.group}", "    rules:"]
+        for rule in rules(selector, naming=naming):
+            lines += _yaml(rule, naming)
     return "\n".join(lines) + "\n"
+
+
+def _yaml(rule: AlertRule, naming: Naming) -> list[str]:
+    labels = {"severity": rule.severity} | ({"verdict": rule.verdict} if rule.verdict else {})
+    labels["exporter"] = naming.exporter
+    notes = {"summary": rule.says} | ({"action": rule.action} if rule.action else {})
+    return [
+        f"      - alert: Waterline{rule.alert}",
+        f"        expr: {json.dumps(rule.expression, ensure_ascii=False)}",
+        f"        for: {rule.for_s}",
+        "        labels:",
+        *(f"          {name}: {json.dumps(text)}" for name, text in labels.items()),
+        "        annotations:",
+        *(f"          {name}: {json.dumps(text, ensure_ascii=False)}" for name, text in notes.items()),
+    ]

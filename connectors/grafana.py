@@ -1,19 +1,20 @@
 """A Grafana dashboard of the Live page's charts over a Prometheus data source, with the same two lines.
 
 What it answers: the waterline, queue, throughput, latency and preemptions where people already look. One
-table of panels below; metric names and lines come from the tables of the page. Left out: Grafana's own alerts.
+table of panels below; metric names and lines come from the tables of the page. It holds for vLLM, also behind
+Ray Serve and with underscores for colons. Left out: other engines, Grafana's own alerts.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capacity.verdicts import thresholds
 from connectors import vocabulary
-from connectors.alert_rules import PARTS, series
 from connectors.prometheus_api import matchers
+from connectors.promql import NAMINGS, PARTS, VLLM, braces, either, series, spellings
 
 OK, ACT, CRITICAL = "#009E73", "#E69F00", "#D55E00"
 WIDTH, HEIGHT = 12, 8
@@ -34,27 +35,38 @@ class Panel:
     top: float | None = None
 
 
+EVERY = replace(VLLM, prefixes=tuple(p for one in NAMINGS if one.engine == "vllm" for p in one.prefixes))
+
+
+def _parts(signal: str, part: str, selector: str | None) -> str:
+    """The rates of a histogram's ``_bucket``, ``_sum`` or ``_count`` series; the newest name answers."""
+    inside = braces(matchers(selector))
+    return either(
+        [
+            f"rate({spelled}{part}{inside}[{RATE}])"
+            for row in vocabulary.rows_of("vllm")[signal]
+            for spelled in spellings(row.name, EVERY)
+        ]
+    )
+
+
 def _quantiles(signal: str, selector: str | None) -> dict[str, str]:
-    rows = vocabulary.rows_of("vllm")[signal]
-    inside = matchers(selector)
-    braces = f"{{{inside}}}" if inside else ""
-    rates = [f"sum by (le) (rate({row.name}_bucket{braces}[{RATE}]))" for row in rows]
-    newest = rates[0] if len(rates) == 1 else f"({' or '.join(rates)})"
-    return {f"p{q * 100:g}": f"histogram_quantile({q:g}, {newest})" for q in QUANTILES}
+    buckets = f"sum by (le) ({_parts(signal, '_bucket', selector)})"
+    return {f"p{q * 100:g}": f"histogram_quantile({q:g}, {buckets})" for q in QUANTILES}
 
 
 def panels(selector: str | None = None) -> list[Panel]:
     """The panels in their order. BadTarget for a selector that is none."""
 
     def gauge(signal: str) -> str:
-        return series(signal, selector=selector)
+        return series(signal, selector=selector, naming=EVERY)
 
     def rate(signal: str) -> str:
-        return series(signal, selector=selector, window=RATE)
+        return series(signal, selector=selector, over="rate", window=RATE, naming=EVERY)
 
-    inside = matchers(selector)
-    braces = f"{{{inside}}}" if inside else ""
-    step = vocabulary.rows_of("vllm")["step_tokens"][0].name
+    def steps(part: str) -> str:
+        return f"sum by (instance) ({_parts('step_tokens', part, selector)})"
+
     reason = PARTS["deferred"][0]
     return [
         Panel(
@@ -103,10 +115,7 @@ def panels(selector: str | None = None) -> list[Panel]:
             title="Tokens per step",
             unit="short",
             says="Against max_num_batched_tokens: how full the engine's steps are.",
-            queries={
-                "{{instance}}": f"sum by (instance) (rate({step}_sum{braces}[{RATE}])) / "
-                f"sum by (instance) (rate({step}_count{braces}[{RATE}]))"
-            },
+            queries={"{{instance}}": f"{steps('_sum')} / {steps('_count')}"},
         ),
         Panel(
             title="Prefix-cache hits",
@@ -127,11 +136,25 @@ def dashboard(selector: str | None = None) -> dict[str, Any]:
         "schemaVersion": 39,
         "version": 1,
         "editable": True,
+        "description": "For vLLM, also behind Ray Serve and with underscores for the colons of its names.",
         "refresh": "15s",
         "time": {"from": "now-1h", "to": "now"},
+        "timezone": "",
         "templating": {
             "list": [
-                {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+                {
+                    "name": "datasource",
+                    "label": "Prometheus",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "regex": "",
+                    "refresh": 1,
+                    "hide": 0,
+                    "multi": False,
+                    "includeAll": False,
+                    "options": [],
+                    "current": {},
+                }
             ]
         },
         "annotations": {"list": []},
@@ -165,16 +188,30 @@ def _panel(number: int, one: Panel) -> dict[str, Any]:
                 "min": 0,
                 **({"max": one.top} if one.top is not None else {}),
                 "thresholds": {"mode": "absolute", "steps": steps},
+                "color": {"mode": "palette-classic"},
                 "custom": {
+                    "drawStyle": "line",
+                    "lineWidth": 2,
+                    "showPoints": "auto",
                     "spanNulls": False,
                     "thresholdsStyle": {"mode": "line" if one.lines else "off"},
                 },
             },
             "overrides": [],
         },
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "options": {
+            "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "none"},
+        },
         "targets": [
-            {"refId": chr(65 + i), "datasource": SOURCE, "expr": expression, "legendFormat": legend}
+            {
+                "refId": chr(65 + i),
+                "datasource": SOURCE,
+                "editorMode": "code",
+                "expr": expression,
+                "legendFormat": legend,
+                "range": True,
+            }
             for i, (legend, expression) in enumerate(one.queries.items())
         ],
     }
