@@ -10,19 +10,35 @@ from capacity.scenario import Scenario
 from pages.ui import plan_sections as sections
 from pages.ui.fields import Incomplete
 from pages.ui.format import first_upper
-from pages.ui.inputs import PROBLEM, sidebar
+from pages.ui.inputs import PROBLEM, PlanInputs, known, sidebar
 from pages.ui.plan_empty import empty
-from pages.ui.plan_head import head
+from pages.ui.plan_head import buttons, head
 from pages.ui.speed_section import keep_points
 
-LAST = "plan_last_answer"
+LAST, SETTLING = "plan_last_answer", "plan_settling"
 
 
 def render() -> None:
-    """The page."""
+    """The page: the answer is sent before the controls, so that a new number does not wait for sixty widgets."""
     st.set_page_config(page_title="Plan · Waterline")
-    inputs = sidebar()
+    inputs = known()
     keep_points()
+    place = head()
+    shown = _answer(inputs)
+    buttons(place, inputs, shown)
+    held = sidebar(inputs)
+    if held != inputs and not st.session_state.get(
+        SETTLING
+    ):  # a widget changed what the link or a button gave
+        st.session_state[SETTLING] = True
+        st.rerun()
+    st.session_state[SETTLING] = False
+    if shown is not None:
+        sections.details(shown)
+
+
+def _answer(inputs: PlanInputs) -> Plan | None:
+    """What is wrong or missing, and the answer or the last one, which is returned."""
     problem: str | None = st.session_state.get(PROBLEM) if inputs.source == "Config" else None
     key: str | None = None
     found: Plan | None = None
@@ -38,7 +54,6 @@ def render() -> None:
     if found is not None:
         st.session_state[LAST] = found
     shown = found or st.session_state.get(LAST)
-    head(inputs, shown)
     if problem:
         sections.problem(first_upper(problem), key=key, stale=found is None and shown is not None)
     if missing:
@@ -49,9 +64,9 @@ def render() -> None:
                 "Correct the input in the sidebar, or start from an example there.",
                 icon=":material/arrow_back:",
             )
-        return
+        return None
     sections.answer_block(shown, stale=found is None)
-    sections.details(shown)
+    return shown
 
 
 render()

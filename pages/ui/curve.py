@@ -14,7 +14,13 @@ POINTS = 25
 
 def length_points(found: Plan) -> list[LengthPoint]:
     """About 25 lengths up to the model's own limit, the chosen one among them; lengths that are refused are left out."""
-    scenario, chosen = found.resolved.scenario, found.resolved.max_model_len
+    chosen = found.resolved.max_model_len
+    full = {
+        "prompt_tokens": None,
+        "output_tokens": None,
+        "shared_prefix_tokens": 0,
+    }  # the workload changes no pool
+    scenario = replace(found.resolved.scenario, **full)
     limit = max(found.resolved.spec.max_position_embeddings or 0, chosen)
     start = min(SHORTEST, chosen)
     ratio = max(1.0, limit / start) ** (1 / (POINTS - 1))

@@ -105,16 +105,32 @@ class PlanInputs:
         return values
 
 
-def sidebar(*, start_bar: bool = True) -> PlanInputs:
-    """Draw the controls and return what they hold. ``start_bar``: examples and reset at the top."""
+def known() -> PlanInputs:
+    """What the sidebar is about to hold, read before its widgets are drawn, so that the answer can be sent first.
+
+    On a visit's first run that is the link; later it is what the session keeps.
+    """
     fresh = _seed()
+    given = dict(st.query_params) if fresh else {}
+    state = st.session_state
+
+    def text(key: str) -> str:
+        return str(state.get(PREFIX + key) or given.get(PREFIX + key) or "").strip()
+
+    return PlanInputs(
+        texts={key: text(key) for key in _keys()},
+        source=text("source") or SOURCES[0],
+        config_text=state.get(CONFIG_TEXT) or "",
+        form={key: text(f"form_{key}") for key, _ in FORM},
+    )
+
+
+def sidebar(shown: PlanInputs) -> PlanInputs:
+    """Draw the controls, folds summed up by ``shown`` (what was known before), and return what they hold."""
     with st.sidebar:
-        if start_bar:
-            _start_bar()
+        _start_bar()
         for group in GROUPS:
-            with st.expander(
-                _summary(group, from_link=fresh), expanded=group == "model", key=f"plan_fold_{group}"
-            ):
+            with st.expander(_summary(group, shown), expanded=group == "model", key=f"plan_fold_{group}"):
                 if group == "model":
                     model_source(_control)
                 _basic(group)
@@ -124,20 +140,19 @@ def sidebar(*, start_bar: bool = True) -> PlanInputs:
                 with st.popover(label, width="stretch", key=f"plan_more_{group}"):
                     for key in more:
                         _control(key)
-    state = st.session_state
-    inputs = PlanInputs(
-        texts={
-            key: str(state.get(PREFIX + key) or "").strip()
-            for name in field_table()
-            for key in ((name, f"{name}_cv") if field_table()[name].type == "length" else (name,))
-            if name != "model_config"
-        },
-        source=state.get("plan_source") or SOURCES[0],
-        config_text=state.get(CONFIG_TEXT) or "",
-        form={key: str(state.get(f"plan_form_{key}") or "").strip() for key, _ in FORM},
-    )
+    inputs = known()
     _config_in_link(inputs)
     return inputs
+
+
+def _keys() -> list[str]:
+    """Every input but the config; a length has a spread beside its mean."""
+    return [
+        key
+        for name, one in field_table().items()
+        for key in ((name, f"{name}_cv") if one.type == "length" else (name,))
+        if name != "model_config"
+    ]
 
 
 def _basic(group: str) -> None:
@@ -239,16 +254,14 @@ def _start_bar() -> None:
     )
 
 
-def _summary(group: str, *, from_link: bool) -> str:
-    """One line on a group. On a visit's first run its widgets are not there yet, so the link is read."""
-    state = st.session_state
-    link_values = dict(st.query_params) if from_link else {}
+def _summary(group: str, shown: PlanInputs) -> str:
+    """One line on a group."""
 
     def get(key: str) -> str:
-        return str(state.get(PREFIX + key) or link_values.get(PREFIX + key) or "").strip()
+        return shown.texts.get(key, "")
 
     if group == "model":
-        source = get("source") or SOURCES[0]
+        source = shown.source
         name = (
             short_model(get("model"))
             if source == SOURCES[0]
@@ -343,4 +356,4 @@ def _control(key: str) -> None:
         )
 
 
-__all__ = ["PROBLEM", "PlanInputs", "apply", "sidebar", "start_from"]
+__all__ = ["PROBLEM", "PlanInputs", "apply", "known", "sidebar", "start_from"]

@@ -107,3 +107,4 @@ def _hub() -> None:
             st.session_state[PROBLEM] = None
         except ConnectorError as error:
             st.session_state[PROBLEM] = str(error)
+        st.rerun()  # the answer was drawn before the config came

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from capacity.answer import answer
 from capacity.fixes import fixes
@@ -31,10 +32,15 @@ The address bar holds every input: copy it, or use Share. Numbers take 8k (8,000
 """
 
 
-def head(inputs: PlanInputs, shown: Plan | None) -> None:
-    """Draw it. ``shown``: the answer that Download and Pin are about, if there is one."""
+def head() -> DeltaGenerator:
+    """Title and question; returned is the place for ``buttons``, which are filled in once the answer is sent."""
     question = "What will this model on these GPUs hold, and what stops it from holding more?"
-    with page_head("Plan", question, key="plan_head"):
+    return page_head("Plan", question, key="plan_head")
+
+
+def buttons(place: DeltaGenerator, inputs: PlanInputs, shown: Plan | None) -> None:
+    """Pin, share, download, help. ``shown``: the answer that Download and Pin are about, if there is one."""
+    with place:
         pin_button(shown)
         with st.popover("Share", icon=":material/share:"):
             _share(inputs)

@@ -1,8 +1,7 @@
-"""The Plan page without a browser: answers, examples, the link, and every bad input as a sentence in the page."""
+"""The Plan page without a browser: answers, examples, the link, tabs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,48 +12,11 @@ from capacity.scenario import Scenario
 from pages.ui.examples import examples
 from pages.ui.fields import FORM, to_scenario, to_texts
 from pages.ui.format import count
+from pages.ui.inputs import PlanInputs
 from pages.ui.link import pack
+from tests.pages.plan_page import LLAMA, ROOT, figures, in_link, page, problem, verdict
 
-ROOT = Path(__file__).parents[2]
 SHAPES = ROOT / "tests" / "fixtures" / "model_shapes"
-BERT = '{"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12}'
-LLAMA = (
-    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, '
-    '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, '
-    '"max_position_embeddings": 8192}'
-)
-
-
-def page(**link: str) -> AppTest:
-    """The page opened with a link."""
-    found = AppTest.from_file(str(ROOT / "pages" / "plan.py"), default_timeout=30)
-    for key, value in link.items():
-        found.query_params[f"plan_{key}"] = value
-    return found.run()
-
-
-def in_link(found: AppTest, key: str) -> str:
-    value = found.query_params[f"plan_{key}"]
-    return value if isinstance(value, str) else value[-1]
-
-
-def figures(found: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in found.metric}
-
-
-def verdict(found: AppTest) -> str:
-    for kind in (found.success, found.warning, found.error):
-        if kind:
-            return str(kind[0].value)
-    raise AssertionError("no verdict on the page")
-
-
-def problem(found: AppTest) -> str:
-    """The sentence about the input; fails on a traceback."""
-    assert not found.exception
-    sentences = [str(one.value) for one in found.error if "Check the input" in str(one.value)]
-    assert len(sentences) == 1
-    return sentences[0].replace("\\", "")
 
 
 def test_first_visit_answers_and_fills_the_link() -> None:
@@ -110,6 +72,37 @@ def test_a_link_written_by_hand_takes_scenario_keys() -> None:
     expected = plan(Scenario.parse({**link, "max_model_len": 16384, "gpu_memory_utilization": 0.95}))
     assert figures(found)["KV blocks"] == count(expected.pool.num_blocks)  # type: ignore[union-attr]
     assert in_link(found, "gpu_memory_utilization") == "0.95" and "gpu" not in found.query_params
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        {},
+        {
+            "model": "Qwen/Qwen3-32B",
+            "gpu": "h200",
+            "max_model_len": "16K",
+            "enforce_eager": "on",
+            "dtype": "float16",
+        },
+        {"source": "Form", "gpu": "h100-sxm", "form_num_hidden_layers": "32", "prompt_tokens_cv": "1"},
+        {"source": "Config", "gpu": "h100-sxm", "config": pack(LLAMA)},
+    ],
+)
+def test_what_is_known_before_the_controls_is_what_they_hold(
+    link: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[PlanInputs] = []
+    real = PlanInputs.scenario
+
+    def scenario(inputs: PlanInputs) -> dict[str, object]:
+        asked.append(inputs)
+        return real(inputs)
+
+    monkeypatch.setattr(PlanInputs, "scenario", scenario)
+    found = page(**link)
+    assert not found.exception and len(asked) == 1
+    assert not found.session_state["plan_settling"]
 
 
 def test_link_without_release_is_pinned() -> None:
@@ -215,88 +208,6 @@ def test_the_title_of_a_page_is_its_only_first_heading(name: str) -> None:
     assert not found.exception
     assert [one.value for one in found.title] == [name.capitalize()]
     assert not any(line.startswith("# ") for one in found.markdown for line in str(one.value).splitlines())
-
-
-BAD_FIELDS = [
-    ("max_model_len", "nan", "finite number"),
-    ("max_model_len", "inf", "finite number"),
-    ("max_model_len", "-5", "1 to 100,000,000"),
-    ("max_model_len", "0", "1 to 100,000,000"),
-    ("max_model_len", "9" * 40, "1 to 100,000,000"),
-    ("max_model_len", "9" * 5000, "whole number"),
-    ("max_model_len", "1e308", "1 to 100,000,000"),
-    ("max_model_len", "many", "whole number"),
-    ("max_model_len", "4096.5", "whole number"),
-    ("max_model_len", "1000000", "at most 131,072"),
-    ("gpu_memory_utilization", "0", "0.01 to 1"),
-    ("gpu_memory_utilization", "1.5", "0.01 to 1"),
-    ("tensor_parallel_size", "5", "attention heads"),
-    ("model", "nobody/nothing", "nobody/nothing"),
-    ("gpu", "h9000", "h9000"),
-    ("weight_format", "fp3", "fp3"),
-    ("engine_version", "latest", "release"),
-    ("engine_version", "0.1.0", "older"),
-    ("kv_cache_dtype", "fp12", "fp12"),
-    ("prompt_tokens", "-1", "0 to"),
-    ("prompt_tokens_cv", "nan", "finite"),
-    ("kv_cache_gib", "1 two 3", "number"),
-    ("enforce_eager", "perhaps", "true or false"),
-    ("pipeline_layer_split", "10 10", "stage"),
-]
-
-
-@pytest.mark.parametrize(("key", "text", "expected"), BAD_FIELDS)
-def test_bad_field_is_a_sentence_and_stays(key: str, text: str, expected: str) -> None:
-    link = {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "h100-sxm", "prompt_tokens": "1024"}
-    found = page(**{**link, key: text})
-    assert expected in problem(found)
-    widget = next(w for w in (*found.text_input, *found.selectbox) if w.key == f"plan_{key}")
-    assert widget.value == text
-
-
-BAD_CONFIGS = {
-    "html": ("<!DOCTYPE html><html><body>Sign in</body></html>", "HTML"),
-    "bert": (BERT, "encoder-only"),
-    "not json": ("{hidden_size: 4096}", "not JSON"),
-    "deep": ("[" * 1000 + "]" * 1000, "nested"),
-    "deep objects": ('{"a":' * 1000 + "1" + "}" * 1000, "nested"),
-    "very deep": ("[" * 100_000 + "]" * 100_000, "nested"),
-    "an array": ("[1, 2]", "array"),
-    "nan": (LLAMA.replace("4096", "NaN", 1), "hidden_size"),
-    "infinity": (LLAMA.replace("4096", "Infinity", 1), "hidden_size"),
-    "negative": (LLAMA.replace("32,", "-32,", 1), "num_hidden_layers"),
-    "zero": (LLAMA.replace('"num_attention_heads": 32', '"num_attention_heads": 0'), "num_attention_heads"),
-    "text": (LLAMA.replace('"hidden_size": 4096', '"hidden_size": "wide"'), "hidden_size"),
-    "huge number": (LLAMA.replace("4096", "9" * 5000, 1), "digits"),
-    "five megabytes": (json.dumps({"pad": "x" * 5_000_000}), "at most"),
-    "unknown architecture": (
-        LLAMA.replace("LlamaForCausalLM", "NovelForCausalLM").replace('"llama"', '"novel"'),
-        "ovel",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_bad_config_is_a_sentence_and_stays(name: str) -> None:
-    text, expected = BAD_CONFIGS[name]
-    found = page(source="Config", gpu="h100-sxm", engine_version="0.32.0")
-    found.text_area(key="plan_config_text").set_value(text).run()
-    assert expected in problem(found)
-    assert found.text_area(key="plan_config_text").value == text
-
-
-def test_bad_input_keeps_the_last_answer_marked() -> None:
-    found = page()
-    before = figures(found)
-    found.text_input(key="plan_max_model_len").set_value("lots").run()
-    assert "lots" in problem(found)
-    assert "Below is the last answer" in problem(found)
-    assert figures(found) == before
-    assert any("**Last answer**" in str(one.value) for one in found.markdown)
-    assert not found.success
-    found.text_input(key="plan_max_model_len").set_value("4096").run()
-    assert not found.error
-    assert figures(found) != before
 
 
 def test_weights_larger_than_the_card_is_an_answer_with_fixes() -> None:
