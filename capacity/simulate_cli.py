@@ -116,16 +116,22 @@ def simulate(
     return simulation.run()
 
 
-def _unshared(requests: Requests) -> list[str]:
-    """What to say where prompts are shorter than the prefix that they would share."""
+def _shared_in_part(requests: Requests) -> list[str]:
+    """What to say where prompts are shorter than the prefix that they share."""
     if requests.prefixes is None:
         return []
-    short = sum(1 for prefix in requests.prefixes if prefix is None)
+    shared = requests.prefix_key_tokens
+    short = int(
+        sum(
+            prefix is not None and prompt < shared
+            for prefix, prompt in zip(requests.prefixes, requests.prompt_tokens, strict=True)
+        )
+    )
     if not short:
         return []
     return [
-        f"{short:,} of {len(requests):,} requests share no prefix: their prompts are shorter than the shared prefix or "
-        "carry none"
+        f"{short:,} of {len(requests):,} prompts are shorter than the shared prefix of {shared:,} tokens: they share the whole "
+        "blocks of it that they hold"
     ]
 
 
@@ -154,7 +160,8 @@ def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed:
             f"swap is not given: assumed {tier.host_blocks:,} host blocks (as many as the pool) and "
             f"{tier.block_s * 1e6:.0f} us per block each way (2 MiB over 25 GB/s)"
         )
-    notes.extend(_unshared(requests))
+    if trace_text is None:
+        notes.extend(_shared_in_part(requests))
     keys.policies(values.get("admission"))  # checked now, made anew for each run
     if values.get("events") and len(requests) > MOST_LOGGED:
         raise CapacityError(

@@ -152,12 +152,15 @@ class ArrivalProcess:
         return self.start_s + steady
 
     def _warp(self, steady: np.ndarray) -> np.ndarray:
-        """Times whose expected count under the daily profile equals that of ``steady`` under the mean rate."""
-        span = float(steady[-1]) if len(steady) else 0.0
-        grid = np.linspace(0, span + self.period_s, max(int((span / self.period_s + 1) * 512), 1024))
+        """Times whose expected count under the daily profile equals that of ``steady`` under the mean rate.
+
+        Whole periods map to themselves, so one period is inverted, whatever the span.
+        """
         angle = 2 * math.pi / self.period_s
+        grid = np.linspace(0, self.period_s, 4097)
         seen = grid + self.swing / angle * (1 - np.cos(angle * grid))
-        return np.interp(steady, seen, grid)
+        whole = np.floor(steady / self.period_s) * self.period_s
+        return np.maximum.accumulate(whole + np.interp(steady - whole, seen, grid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,14 +274,11 @@ class Workload:
             )
         if self.image_share and self.image_tokens:
             prompt = prompt + (rng.random(count) < self.image_share) * self.image_tokens
-        prefixes = None
+        prefixes: list[tuple[object, ...] | None] | None = None
         if self.shared_prefix_tokens:
             rank = np.arange(1, self.prefix_groups + 1, dtype=float) ** -self.prefix_skew
             group = rng.choice(self.prefix_groups, size=count, p=rank / rank.sum())
-            prefixes = [
-                (int(g),) if p >= self.shared_prefix_tokens else None
-                for g, p in zip(group, prompt, strict=True)
-            ]
+            prefixes = [(int(g),) for g in group]
         sessions = rng.integers(0, self.sessions, count) if self.sessions else None
         return Requests.of(
             arrival_s=arrival,

@@ -50,14 +50,15 @@ class CountedPool:
 
 
 class _Run:
-    """Blocks that are cached together: ``blocks`` hold content, ``refs`` requests use them.
+    """Neighbouring blocks of one key that are shared by the same requests: ``refs`` of them.
 
     ``start`` is the block index of the first one within the request that left them (own blocks only).
     """
 
-    __slots__ = ("blocks", "entry", "refs", "start")
+    __slots__ = ("blocks", "entry", "key", "refs", "start")
 
-    def __init__(self, blocks: int, *, refs: int = 0, start: int = 0) -> None:
+    def __init__(self, key: object, blocks: int, *, refs: int = 0, start: int = 0) -> None:
+        self.key = key
         self.blocks = blocks
         self.refs = refs
         self.start = start
@@ -67,17 +68,17 @@ class _Run:
 class PrefixPool(CountedPool):
     """A pool with hash-based prefix sharing and least-recently-freed eviction.
 
-    A prefix key stands for a run of blocks that is always shared from its start. A preempted request leaves
-    its own computed blocks behind as a run that only it can find again. ``free`` counts idle cached blocks as
-    free. Simplification: a request whose whole prompt is a shared prefix holds the prefix's last block though
-    it recomputes it.
+    A prefix key stands for blocks that are shared from the first one on, as many as two prompts have in common: they are
+    kept as runs, cut where one request's share ends. A preempted request leaves its own computed blocks behind as a run
+    that only it can find again. ``free`` counts idle cached blocks as free. Simplification: a request that computes a prefix
+    at the same time as another, in pieces, adds nothing to what the other has named.
     """
 
     caches = True
 
     def __init__(self, total: int, layout: Layout) -> None:
         super().__init__(total, layout)
-        self.runs: dict[object, _Run] = {}
+        self.runs: dict[object, list[_Run]] = {}
         self.queue: deque[list[Any]] = deque([[None, total]])
 
     def take(self, blocks: int) -> None:
@@ -88,11 +89,13 @@ class PrefixPool(CountedPool):
             used = min(entry[1], blocks)
             entry[1] -= used
             blocks -= used
-            if used and entry[0] is not None:
-                run = self.runs[entry[0]]
+            run: _Run | None = entry[0]
+            if used and run is not None:
                 run.blocks -= used
                 if run.blocks == 0:
-                    del self.runs[entry[0]]
+                    self.runs[run.key].remove(run)
+                    if not self.runs[run.key]:
+                        del self.runs[run.key]
             if entry[1] == 0:
                 queue.popleft()
 
@@ -111,93 +114,144 @@ class PrefixPool(CountedPool):
         private = self.layout.blocks(tokens) - sum(used for _, used in pins)
         shared = sum(used for key, used in pins if key != own)
         if shared < sum(used for _, used in pins):
-            private += self.runs.pop(own).blocks
+            private += self.runs.pop(own)[0].blocks
         keep = max(tokens // self.layout.block_size - shared, 0) if resumes else 0
         self.give(private - keep)
         if keep:
-            run = self.runs[own] = _Run(keep, start=shared)
-            self._release(own, run)
-        for key, _ in reversed(pins):
+            run = _Run(own, keep, start=shared)
+            self.runs[own] = [run]
+            self._release(run)
+        for key, used in reversed(pins):
             if key != own:
-                run = self.runs[key]
-                run.refs -= 1
-                if run.refs == 0:
-                    self._release(key, run)
+                for run in reversed(self._within(key, used)):
+                    run.refs -= 1
+                    if run.refs == 0:
+                        self._release(run)
         seq.pins = None
 
-    def _release(self, key: object, run: _Run) -> None:
+    def _release(self, run: _Run) -> None:
         self.free += run.blocks
-        run.entry = [key, run.blocks]
+        run.entry = [run, run.blocks]
         self.queue.append(run.entry)
 
+    def _within(self, key: object, blocks: int) -> list[_Run]:
+        """The runs that hold a key's first ``blocks`` blocks (which end where a run ends)."""
+        found = []
+        for run in self.runs[key]:
+            if blocks <= 0:
+                break
+            found.append(run)
+            blocks -= run.blocks
+        return found
+
+    def _cut(self, key: object, blocks: int) -> None:
+        """Make a run end after a key's first ``blocks`` blocks; the rest keeps its place in the order of eviction."""
+        runs = self.runs[key]
+        for index, run in enumerate(runs):
+            if blocks <= 0:
+                return
+            if run.blocks > blocks:
+                rest = _Run(key, run.blocks - blocks, refs=run.refs)
+                run.blocks = blocks
+                if run.entry is not None:
+                    rest.entry, run.entry = run.entry, None
+                    rest.entry[:] = rest, rest.blocks
+                runs.insert(index + 1, rest)
+                return
+            blocks -= run.blocks
+
     def _chain(self, seq: Sequence) -> list[tuple[object, int]]:
-        """Keys of the request's shareable start, each with the block index at which it ends."""
+        """Keys of the request's shareable start, each with the block index at which its whole blocks end."""
         prefix = seq.prefix
         if prefix is None:
             return []
-        size, per_key = self.layout.block_size, prefix.tokens_per_key
-        ends = ((key, index * per_key) for index, key in enumerate(prefix.keys, start=1))
-        return [(key, tokens // size) for key, tokens in ends if tokens <= seq.prompt]
+        size, per_key, prompt = self.layout.block_size, prefix.tokens_per_key, seq.prompt
+        found = []
+        for index, key in enumerate(prefix.keys, start=1):
+            end = index * per_key
+            found.append((key, min(end, prompt) // size))
+            if end >= prompt:
+                break
+        return found
 
-    def _hits(self, seq: Sequence) -> list[tuple[object, _Run, int]]:
-        """Runs the request can share right now, each with the number of its blocks in use."""
+    def _hits(self, seq: Sequence) -> list[tuple[object, int]]:
+        """Keys the request can share right now, each with the number of its blocks in use."""
         most = (seq.target - 1) // self.layout.block_size
-        hits: list[tuple[object, _Run, int]] = []
+        hits: list[tuple[object, int]] = []
         found = start = 0
         for key, end in self._chain(seq):
-            run = self.runs.get(key)
-            if run is None or found >= most or end == start:
+            if end == start:
+                continue
+            runs = self.runs.get(key)
+            if runs is None or found >= most:
                 break
-            used = min(run.blocks, most - found)
-            hits.append((key, run, used))
+            used = min(sum(run.blocks for run in runs), most - found, end - start)
+            hits.append((key, used))
             found += used
             if used < end - start:
                 break
             start = end
-        mine = self.runs.get(("own", seq.id))
-        if mine is not None and mine.start <= found:
-            used = min(mine.start + mine.blocks, most) - found
+        own = ("own", seq.id)
+        mine = self.runs.get(own)
+        if mine is not None and mine[0].start <= found:
+            used = min(mine[0].start + mine[0].blocks, most) - found
             if used > 0:
-                hits.append((("own", seq.id), mine, used))
+                hits.append((own, used))
         return hits
 
     def hit_blocks(self, seq: Sequence) -> tuple[int, int]:
         found = idle = 0
-        for key, run, used in self._hits(seq):
-            if run.refs == 0:
-                idle += run.blocks
-                if key == ("own", seq.id):
-                    idle -= found - run.start
+        own = ("own", seq.id)
+        for key, used in self._hits(seq):
+            if key == own:
+                run = self.runs[own][0]
+                idle += run.blocks - (found - run.start)
+            else:
+                left = used
+                for run in self.runs[key]:
+                    if left <= 0:
+                        break
+                    if run.refs == 0:
+                        idle += min(run.blocks, left)
+                    left -= run.blocks
             found += used
         return found, idle
 
     def pin(self, seq: Sequence) -> None:
         hits = self._hits(seq)
         found = 0
-        mine = ("own", seq.id)
-        for key, run, used in hits:
-            run.refs += 1
-            left = 0
-            if key == mine:  # its first blocks are in the pool a second time: leave those where they are
-                left = found - run.start
-                run.blocks -= left
+        own = ("own", seq.id)
+        for key, used in hits:
+            if key == own:  # its first blocks are in the pool a second time: leave those where they are
+                run = self.runs[own][0]
+                self._hold(run, left=found - run.start)
                 run.start = found
+            else:
+                self._cut(key, used)
+                for run in self._within(key, used):
+                    self._hold(run)
             found += used
+        seq.pins = hits
+        if not hits or hits[-1][0] != own:
+            self._forget(own)
+
+    def _hold(self, run: _Run, *, left: int = 0) -> None:
+        """One more request uses a run; ``left`` of its blocks stay behind without a name."""
+        if run.refs == 0:
+            run.blocks -= left
+            self.free -= run.blocks
             if run.entry is not None:
-                self.free -= run.blocks
-                run.entry[0], run.entry[1] = None, left
+                run.entry[:] = None, left
                 run.entry = None
-        seq.pins = [(key, used) for key, _, used in hits]
-        if not hits or hits[-1][0] != mine:
-            self._forget(mine)
+        run.refs += 1
 
     def _forget(self, key: object) -> None:
         """Own blocks that can no longer be reached from the request's start keep their place but lose their
         name.
         """
-        run = self.runs.pop(key, None)
-        if run is not None and run.entry is not None:
-            run.entry[0] = None
+        for run in self.runs.pop(key, []):
+            if run.entry is not None:
+                run.entry[0] = None
 
     def computed(self, seq: Sequence, tokens: int) -> None:
         whole = tokens // self.layout.block_size
@@ -209,12 +263,19 @@ class PrefixPool(CountedPool):
             if start >= whole:
                 break
             cover = min(end, whole) - start
-            run = self.runs.get(key)
-            if run is None and start >= covered:
-                self.runs[key] = _Run(cover, refs=1)
+            runs = self.runs.get(key)
+            if cover <= 0:
+                continue
+            if runs is None and start >= covered:
+                self.runs[key] = [_Run(key, cover, refs=1)]
                 pins.append((key, cover))
-            elif run is not None and key in known and run.blocks == pins[known[key]][1] < cover:
-                run.blocks = cover
-                pins[known[key]] = (key, cover)
+            elif runs is not None and key in known:
+                there = sum(run.blocks for run in runs)
+                if there == pins[known[key]][1] < cover:
+                    if runs[-1].refs == 1:
+                        runs[-1].blocks += cover - there
+                    else:
+                        runs.append(_Run(key, cover - there, refs=1))
+                    pins[known[key]] = (key, cover)
             start = end
         seq.pins = pins

@@ -89,8 +89,8 @@ def _names(run: Run, request: int, tokens: int, size: int) -> list[tuple[object,
     keys = prefixes[request] if prefixes is not None else None
     if not keys:
         return []
-    last = min(tokens, len(keys) * per_key) // size
-    return [(keys[min(index * size // per_key, len(keys) - 1)], index) for index in range(last)]
+    last = min(tokens, len(keys) * per_key, int(run.requests.prompt_tokens[request])) // size
+    return [(keys[((index + 1) * size - 1) // per_key], index) for index in range(last)]
 
 
 def _moments(run: Run, replica: int) -> list[tuple[int, int, bool]]:

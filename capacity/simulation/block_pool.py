@@ -94,11 +94,11 @@ class BlockPool:
         self.tables.setdefault(request, []).extend(fresh)
         return fresh
 
-    def name(self, request: Hashable, hashes: Sequence[Hashable]) -> None:
+    def name(self, request: Hashable, hashes: Sequence[Hashable], *, start: int = 0) -> None:
         """The request's first blocks are full and hold the content that ``hashes`` stand for: others may
-        share them.
+        share them. Blocks before ``start`` were named earlier.
         """
-        for block, key in zip(self.tables.get(request, ()), hashes, strict=False):
+        for block, key in list(zip(self.tables.get(request, ()), hashes, strict=False))[start:]:
             if block not in self.hash_of and key not in self.block_of:
                 self.hash_of[block] = key
                 self.block_of[key] = block

@@ -54,7 +54,7 @@ class PlainEngine:
         names = []
         for index in range(tokens // size):
             end = (index + 1) * size
-            if request.prefix and end <= len(request.prefix) * request.prefix_tokens:
+            if request.prefix and end <= min(len(request.prefix) * request.prefix_tokens, request.prompt):
                 key = request.prefix[(end - 1) // request.prefix_tokens]
                 names.append(("shared", key, index))
             else:
@@ -73,9 +73,11 @@ class PlainEngine:
         return cap
 
     def take(self, request: Request, tokens: int) -> None:
+        size = self.settings.block_size
         self.pool.grow(request.id, tokens)
-        if self.sharing:
-            self.pool.name(request.id, self.hashes(request, tokens))
+        if self.sharing:  # while decoding, only blocks that have just become full get a name
+            names = self.hashes(request, tokens)
+            self.pool.name(request.id, names, start=request.computed // size if request.decoding else 0)
 
     def run(self, requests: list[Request], max_steps: int = 200_000) -> list:
         pending = sorted(requests, key=lambda request: (request.arrival, request.id))

@@ -296,15 +296,58 @@ def test_lengths_have_their_mean() -> None:
         assert lengths.draw(60_000, rng).mean() == pytest.approx(400, rel=0.03)
 
 
-def test_prompts_shorter_than_the_shared_prefix_are_counted_in_words() -> None:
+def test_prompts_shorter_than_the_shared_prefix_share_their_whole_blocks() -> None:
+    # 100 tokens are 6 whole blocks of 16 of a prefix of 1,000: the second request finds those 96 tokens
+    shared = {"output_tokens": 2, "prefix_id": "system", "prefix_tokens": 1000}
     raw = {
+        "num_blocks": 100,
+        "block_size": 16,
+        "step_time": {"fixed_s": 0.1},
+        "workload": {
+            "requests": [
+                {"arrival_s": 0, "prompt_tokens": 100, **shared},
+                {"arrival_s": 1, "prompt_tokens": 1200, **shared},
+                {"arrival_s": 2, "prompt_tokens": 40, **shared},
+                {"arrival_s": 3, "prompt_tokens": 1100, **shared},
+                {"arrival_s": 4, "prompt_tokens": 10, **shared},
+            ]
+        },
+    }
+    answer = run_simulate(raw)
+    assert answer["prefix_cache"]["hit_tokens"] == 0 + 96 + 32 + 992 + 0
+    assert answer["blocks"]["free_at_end"] == 100
+    said = (
+        "3 of 5 prompts are shorter than the shared prefix of 1,000 tokens: they share the whole blocks of it"
+    )
+    assert any(said in text for text in answer["warnings"])
+
+    generated = {
         **GOOD,
         "enable_prefix_caching": True,
         "workload": poisson(prompt_tokens=100, shared_prefix_tokens=1000),
     }
-    count = run_simulate(raw)["requests"]["arrived"]
-    assert any(
-        f"{count:,} of {count:,} requests share no prefix" in text for text in run_simulate(raw)["warnings"]
+    assert run_simulate(generated)["prefix_cache"]["hit_tokens"] > 0
+    generated["workload"] = poisson(prompt_tokens=100, shared_prefix_tokens=50)
+    assert not any("shorter than the shared prefix" in text for text in run_simulate(generated)["warnings"])
+
+
+def test_a_prompt_that_is_a_shared_prefix_fits_a_pool_of_its_size() -> None:
+    one = {"prompt_tokens": 160, "output_tokens": 1, "prefix_id": "a", "prefix_tokens": 160}
+    answer = run_simulate(
+        {
+            "num_blocks": 10,
+            "block_size": 16,
+            "step_time": {"fixed_s": 0.1},
+            "workload": {"requests": [{"arrival_s": at, **one} for at in (0, 1)]},
+        }
     )
-    raw["workload"] = poisson(prompt_tokens=100, shared_prefix_tokens=50)
-    assert not any("share no prefix" in text for text in run_simulate(raw)["warnings"])
+    assert answer["requests"]["finished"] == 2
+    assert answer["prefix_cache"]["hit_tokens"] == 144
+    assert not any("fault" in text for text in answer["warnings"])
+
+
+def test_a_daily_profile_with_a_short_period_costs_no_more_than_any_other() -> None:
+    fast = ArrivalProcess(process="daily", rate_rps=0.01, period_s=0.1, swing=1)
+    times = fast.times(100, np.random.default_rng(0))
+    assert np.diff(times).min() >= 0
+    assert times[-1] == pytest.approx(np.cumsum(np.random.default_rng(0).exponential(100, 100))[-1], abs=0.1)
