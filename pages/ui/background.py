@@ -6,6 +6,7 @@ never in a script: a script that wants the same work joins it, one that wants ot
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
@@ -96,7 +97,9 @@ def carry_out(
         place = st.empty()
         with place.container(horizontal=True, vertical_alignment="center", wrap=False):
             bar = st.progress(task.share, text=said(task.share))
-            st.button("Cancel", key=f"{slot}_cancel", on_click=cancel, width="content")
+            # One script may watch several tasks in turn; each has a button of its own.
+            number = hashlib.sha256(name.encode()).hexdigest()[:12]
+            st.button("Cancel", key=f"{slot}_cancel_{number}", on_click=cancel, width="content")
         while task.alive:
             bar.progress(task.share, text=said(task.share))
             task.watch(TOLD_EVERY_S)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import streamlit as st
+from streamlit.testing.v1 import AppTest
 
 from pages.ui import background
 from pages.ui.background import Task, carry_out, forget
@@ -105,3 +106,21 @@ def test_an_error_is_handed_over(session: dict[str, Any]) -> None:
 
     task = carry_out("slot", "a", work, said=str)
     assert isinstance(task.error, ValueError) and task.result is None
+
+
+def _two_in_turn() -> None:
+    import time
+
+    import streamlit as st
+
+    from pages.ui.background import carry_out
+
+    for name in ("a", "b"):
+        task = carry_out("slot", name, lambda progress: time.sleep(0.8) or "done", said=str)
+        st.write(f"{name} {task.result}")
+
+
+def test_one_script_watches_two_tasks_with_a_bar_in_turn() -> None:
+    app = AppTest.from_function(_two_in_turn, default_timeout=20).run()
+    assert not app.exception
+    assert [one.value for one in app.markdown] == ["a done", "b done"]
