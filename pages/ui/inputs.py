@@ -125,10 +125,11 @@ def known() -> PlanInputs:
     )
 
 
-def sidebar(shown: PlanInputs) -> PlanInputs:
+def sidebar(shown: PlanInputs, *, start_bar: bool = True) -> PlanInputs:
     """Draw the controls, folds summed up by ``shown`` (what was known before), and return what they hold."""
     with st.sidebar:
-        _start_bar()
+        if start_bar:
+            _start_bar()
         for group in GROUPS:
             with st.expander(_summary(group, shown), expanded=group == "model", key=f"plan_fold_{group}"):
                 if group == "model":

@@ -108,7 +108,7 @@ def sidebar() -> Inputs:
             help="Give blocks and step times, or let the Plan page's model, GPU and release give them.", **KEEP,
         )  # fmt: skip
     planned = (state.get("sim_pool") or POOLS[0]) == POOLS[1]
-    plan = plan_inputs.sidebar(start_bar=False) if planned else None
+    plan = plan_inputs.sidebar(plan_inputs.known(), start_bar=False) if planned else None
     with st.sidebar:
         for group in ("workload", "engine") if planned else ("pool", "engine", "workload"):
             icon, head = HEADS[group]
