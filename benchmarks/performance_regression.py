@@ -25,7 +25,7 @@ from capacity.performance.coefficients import (
     release_key,
 )
 from capacity.performance.layout import Layout, devices, link_domain
-from capacity.performance.predict import engine_key
+from capacity.performance.steps import engine_key
 from capacity.performance.terms import first_token_terms, step_terms
 from capacity.performance.work import step_work
 from capacity.precision import resolve_kv_format, resolve_weight_format

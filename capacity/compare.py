@@ -16,6 +16,7 @@ from capacity.compare_set import Entry
 from capacity.errors import CapacityError
 from capacity.estimate import Estimate, estimate
 from capacity.hardware import Gpu
+from capacity.performance.predict import ONE_TOKEN
 from capacity.plan import Plan, plan
 from capacity.speed_grid import ParetoPoint, front
 from capacity.speed_options import QUALITY
@@ -173,6 +174,8 @@ def _speed(found: Estimate, entry: Entry, gpu: Gpu) -> dict[str, Figure]:
 
     def figure(name: str, scale: float = 1.0) -> Figure:
         band = getattr(one, name)
+        if math.isnan(float(band.value[0])):
+            return Figure(value=None, reason=ONE_TOKEN)
         return Figure(
             value=float(band.value[0]) * scale,
             low=float(band.low[0]) * scale,
@@ -250,6 +253,8 @@ def frontier(entry: Entry, *, ttft_s: float | None = None, tpot_s: float | None 
     except CapacityError as error:
         return Frontier(entry=entry, reason=str(error))
     one, gpus = found.forecast, found.planned.deployment.layout.gpus
+    if bool(np.isnan(one.tpot_s.value).any()):
+        return Frontier(entry=entry, reason=ONE_TOKEN)
     per_gpu, per_user = one.output_tokens_per_s.value / gpus, 1.0 / one.tpot_s.value
     within = np.ones(grid.shape, bool)
     for limit, band in ((ttft_s, one.ttft_s), (tpot_s, one.tpot_s)):

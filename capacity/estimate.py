@@ -61,7 +61,10 @@ def estimate_at_rate(
     found = planned(scenario, acceptance=acceptance)
     point, rate, over = at_rate(found, rate_rps, measured=measured)
     return Estimate(
-        planned=found, forecast=_forecast(found, np.array([point]), measured), overloaded=over, most_rps=rate
+        planned=found,
+        forecast=_forecast(found, np.array([point]), measured, open_loop=True),
+        overloaded=over,
+        most_rps=rate,
     )
 
 
@@ -75,7 +78,7 @@ def at_rate(
         )
     most = min(found.deployment.most_running, 1e5)
     grid = np.geomspace(1.0, max(most, 1.0), RATE_GRID)
-    rates = np.maximum.accumulate(_forecast(found, grid, measured).requests_per_s.value)
+    rates = np.maximum.accumulate(_forecast(found, grid, measured, open_loop=True).requests_per_s.value)
     if rate_rps >= rates[-1]:
         return float(most), float(rates[-1]), True
     if rate_rps <= rates[0]:
@@ -83,7 +86,14 @@ def at_rate(
     return float(np.exp(np.interp(np.log(rate_rps), np.log(rates), np.log(grid)))), float(rates[-1]), False
 
 
-def _forecast(found: Planned, concurrency: Array, measured: Sequence[MeasuredPoint]) -> Forecast:
+def _forecast(
+    found: Planned, concurrency: Array, measured: Sequence[MeasuredPoint], *, open_loop: bool = False
+) -> Forecast:
     return forecast(
-        found.deployment, concurrency, found.prompt_tokens, found.output_tokens, measured=measured
+        found.deployment,
+        concurrency,
+        found.prompt_tokens,
+        found.output_tokens,
+        measured=measured,
+        open_loop=open_loop,
     )

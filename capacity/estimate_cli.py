@@ -61,8 +61,10 @@ def _number(value: Any, key: str, low: float, high: float) -> float | None:
     return None if value is None else _needed(value, key, low, high)
 
 
-def band(values: Band, index: int, scale: float = 1.0) -> dict[str, float]:
-    """One point of a band as JSON, six significant digits."""
+def band(values: Band, index: int, scale: float = 1.0) -> dict[str, float] | None:
+    """One point of a band as JSON, six significant digits; None where it has no value."""
+    if math.isnan(float(values.value[index])):
+        return None
     return {name: _short(float(getattr(values, name)[index]) * scale) for name in ("value", "low", "high")}
 
 
@@ -90,7 +92,9 @@ def _answer(found: Estimate, i: int, rate: float | None = None) -> dict[str, Any
         "bound": f.bound[i],
         "mfu": _short(float(f.mfu[i])),
         "mbu": _short(float(f.mbu[i])),
-        "physical_bound_tpot_s": _short(float(f.floor_s[i])),
+        "physical_bound_tpot_s": None
+        if math.isnan(float(f.tpot_s.value[i]))
+        else _short(float(f.floor_s[i])),
         "step_parts_s": {name: _short(float(part[i])) for name, part in f.parts.items()},
         "kv_concurrency_limit": _short(planned.kv_requests),
         "seat_limit": None if math.isinf(planned.seats) else int(planned.seats),

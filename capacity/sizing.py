@@ -20,7 +20,7 @@ from capacity.hardware import Gpu, find_gpu, gpus
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.performance.deployment import Planned, planned
 from capacity.performance.layout import link_domain
-from capacity.performance.predict import forecast
+from capacity.performance.predict import ONE_TOKEN, forecast
 from capacity.performance.records import Forecast
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
@@ -100,12 +100,15 @@ def largest_load(
     request does not meet it. Both grow with load, so this is the edge."""
     most = min(found.deployment.most_running, 1e5)
     grid = np.geomspace(1.0, max(most, 1.0), GRID)
-    curve = forecast(found.deployment, grid, found.prompt_tokens, found.output_tokens)
+    curve = forecast(found.deployment, grid, found.prompt_tokens, found.output_tokens, open_loop=True)
     room = np.full(grid.shape, np.inf)
     names = np.full(grid.shape, "", dtype=object)
     for name, limit, values in (("TTFT", ttft_s, curve.ttft_s.value), ("TPOT", tpot_s, curve.tpot_s.value)):
         if limit is not None:
             left = np.log(limit / (values * percentile_factor(f"{name.lower()}_s", percentile)))
+            left = np.where(
+                np.isnan(values), np.inf, left
+            )  # no TPOT with one output token, so no limit on it
             names = np.where(left < room, name, names)
             room = np.minimum(room, left)
     if room[0] < 0:
@@ -122,7 +125,9 @@ def largest_load(
         )
     if len(over):
         edge = float(edge) if edge >= 1 else 1.0
-    at = forecast(found.deployment, np.array([edge]), found.prompt_tokens, found.output_tokens)
+    at = forecast(
+        found.deployment, np.array([edge]), found.prompt_tokens, found.output_tokens, open_loop=True
+    )
     return Load(concurrency=edge, rate_rps=float(at.requests_per_s.value[0]), forecast=at, stopped_by=why)
 
 
@@ -226,7 +231,9 @@ def _at_rate(found: Planned, rate: float) -> Forecast:
     from capacity.estimate import at_rate
 
     point, _, _ = at_rate(found, rate)
-    return forecast(found.deployment, np.array([point]), found.prompt_tokens, found.output_tokens)
+    return forecast(
+        found.deployment, np.array([point]), found.prompt_tokens, found.output_tokens, open_loop=True
+    )
 
 
 def _holds(request: SizeRequest, at: Forecast) -> bool:
@@ -235,7 +242,7 @@ def _holds(request: SizeRequest, at: Forecast) -> bool:
         (request.slo_tpot_s, at.tpot_s.high[0], "tpot_s"),
     )
     return all(
-        limit is None or value * percentile_factor(name, request.slo_percentile) <= limit
+        limit is None or math.isnan(value) or value * percentile_factor(name, request.slo_percentile) <= limit
         for limit, value, name in pairs
     )
 
@@ -284,7 +291,12 @@ def size_from(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _warnings(request: SizeRequest, options: Sequence[Option]) -> list[str]:
     found = []
     if not options:
-        found.append("no deployment meets the target; relax the SLO, raise max_gpus or allow more formats")
+        limits = request.slo_ttft_s is not None or request.slo_tpot_s is not None
+        found.append(
+            f"no deployment meets the target; {'relax the SLO, ' if limits else ''}raise max_gpus or allow more formats"
+        )
+    if any(math.isnan(o.forecast.tpot_s.value[0]) for o in options):
+        found.append(ONE_TOKEN)
     if request.slo_percentile != 50:
         found.append(
             "percentiles use the spread between requests of public open-loop runs (p99 is 3.2 x the median TTFT, 1.7 x TPOT); "

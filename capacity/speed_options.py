@@ -194,7 +194,8 @@ def _traffic(plan: Any, speed: Forecast) -> float:
             * layout.data
             / layout.gpus
         )
-    return float((reduce_ + exchange) / speed.itl_s.value[0] / 1e9)
+    step_s = sum(float(part[0]) for part in speed.parts.values())
+    return float((reduce_ + exchange) / step_s / 1e9)
 
 
 def quality_kinds(change: Mapping[str, Any], found: Planned | None) -> tuple[str, ...]:
@@ -244,6 +245,11 @@ def disaggregated(
             field="data_parallel_size",
         )
     found = planned(scenario)
+    if found.output_tokens <= 1:
+        raise CapacityError(
+            "output_tokens is 1; expected at least 2: with one token there is no decode to move to other GPUs",
+            field="output_tokens",
+        )
     d, gpu = found.deployment, found.deployment.gpu
     link = (gpu.interconnect_gbs if gpu.has_fast_links else None) or (gpu.pcie_gbs or 16.0) / 2
     one = forecast(d, np.array([1.0]), found.prompt_tokens, found.output_tokens)

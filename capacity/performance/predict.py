@@ -7,132 +7,23 @@ which the simulator plays step by step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capacity.errors import CapacityError
-from capacity.hardware import gpus
-from capacity.performance.coefficients import Chain, Coefficients, coefficients, model_shape, release_key
+from capacity.performance.coefficients import Coefficients, coefficients
+from capacity.performance.extrapolation import extrapolation
 from capacity.performance.measured import MeasuredPoint, correction, point_warnings
-from capacity.performance.peers import Peers, held_between, peers_of
 from capacity.performance.records import Band, Deployment, Forecast
-from capacity.performance.terms import StepTerms, first_token_terms, step_terms
-from capacity.units import GIB
+from capacity.performance.steps import prepared_for, step_seconds
 
 Array = NDArray[np.float64]
 
-V0_RELEASES = ("0.0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
-WIDER = {
-    "release": 1.25,
-    "pipeline": 1.5,
-    "domain": 1.5,
-    "speculative": 1.5,
-    "host": 1.5,
-    "length": 1.3,
-    "load": 1.3,
-}
-LONGEST_MEASURED = 33_000.0
 WIDEST = 1.2
+ONE_TOKEN = "with 1 output token the first is the last, so TPOT and ITL have no value"
 # A measured figure this many times off is another deployment or another unit (milliseconds are 1,000 times off).
 FARTHEST = {"tpot_s": 100.0, "ttft_s": 300.0}
-
-
-def engine_key(engine: str, release: str | None) -> str:
-    """The engine under which coefficients are kept: vLLM up to 0.8 ran another scheduler on the critical path.
-
-    >>> engine_key("vllm", "0.7.3"), engine_key("vllm", None)
-    ('vllm-v0', 'vllm')
-    """
-    short = ".".join(release_key(release).split(".")[:2])
-    return "vllm-v0" if engine == "vllm" and short in V0_RELEASES else engine
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What stays the same over the operating points of a deployment: peers, their factors, the own chains."""
-
-    peers: Peers
-    factors: dict[str, Array]
-    weights: Array
-    chains: dict[str, Chain]
-
-
-def _prepare(deployment: Deployment, shipped: Coefficients) -> _Prepared:
-    work, gpu, layout = deployment.work, deployment.gpu, deployment.layout
-    key = (work, gpu, layout.gpus > 1, deployment.engine, deployment.release)
-    found = shipped.kept.get(key)
-    if found is None:
-        engine, shape, release = (
-            engine_key(deployment.engine, deployment.release),
-            model_shape(work),
-            release_key(deployment.release),
-        )
-        others = shipped.known_gpus("step", engine, shape, work.precision)
-        peers = peers_of(gpu, others, work.dense_compute, work.expert_compute, layout.gpus > 1)
-        chains = {
-            q: [
-                shipped.chain(
-                    q,
-                    engine=engine,
-                    shape=shape,
-                    precision=work.precision,
-                    gpu=gpus()[name] if row else gpu,
-                    release=release,
-                )
-                for row, name in enumerate(peers.ids)
-            ]
-            for q in ("step", "first_token")
-        }
-        found = _Prepared(
-            peers,
-            {q: np.array([c.factors for c in rows]) for q, rows in chains.items()},
-            np.array([max(chains["step"][i].rows, 1.0) for i in peers.chain]),
-            {q: rows[0] for q, rows in chains.items()},
-        )
-        if len(shipped.kept) > 20_000:
-            shipped.kept.clear()
-        shipped.kept[key] = found
-    assert isinstance(found, _Prepared)
-    return found
-
-
-def _seconds(quantity: str, values: Array, prepared: _Prepared) -> Array:
-    all_s = np.einsum("tdp,dt->dp", values, prepared.factors[quantity])
-    return held_between(all_s, prepared.peers, prepared.weights)
-
-
-def step_seconds(
-    deployment: Deployment,
-    concurrency: Array,
-    prompt_tokens: Array,
-    output_tokens: Array,
-    *,
-    shipped: Coefficients | None = None,
-) -> tuple[Array, Array, StepTerms]:
-    """(seconds per decode step, seconds to the first token after a seat is free, terms) at running ``concurrency``.
-
-    Never below the physical floor of the step. The three arrays broadcast to (points,).
-    """
-    prepared = _prepare(deployment, shipped or coefficients())
-    terms = step_terms(
-        deployment.work,
-        prepared.peers.devices,
-        deployment.layout,
-        concurrency=concurrency,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=deployment.cached_tokens,
-        step_tokens=1.0 + deployment.speculative_tokens,
-    )
-    terms.floor_s = np.maximum(terms.floor_s, deployment.host_s)
-    step = np.maximum(_seconds("step", terms.values, prepared) + deployment.host_s, terms.floor_s[0])
-    first = _seconds(
-        "first_token", first_token_terms(terms, step[None, :], prompt_tokens=prompt_tokens), prepared
-    )
-    first = np.maximum(first, terms.prefill_matmul[0] + terms.prefill_attention[0])
-    return step, first + deployment.host_s, terms
 
 
 def accepted_per_step(tokens: int, acceptance: float | None) -> float:
@@ -154,13 +45,15 @@ def forecast(
     *,
     most_running: Array | None = None,
     measured: Sequence[MeasuredPoint] = (),
+    open_loop: bool = False,
     shipped: Coefficients | None = None,
 ) -> Forecast:
-    """The operating points at ``concurrency`` requests in flight (whole deployment, closed loop).
+    """The operating points at ``concurrency`` requests in flight (whole deployment).
 
+    ``open_loop``: that many on average while requests come by themselves (Poisson), not a fixed number that come back.
     Lengths are one number or one per point; then ``most_running`` gives the limit per point (NaN figures where it is
-    below 1). Measured points need one pair of lengths. Raises CapacityError when a measured point lies below the physical
-    bound or nothing fits.
+    below 1). Where one token is all the output, TPOT and ITL are NaN: the first token is the last. Measured points need
+    one pair of lengths. Raises CapacityError when a measured point lies below the physical bound or nothing fits.
     """
     shipped = shipped or coefficients()
     limit = np.asarray(deployment.most_running if most_running is None else most_running, dtype=float)
@@ -176,10 +69,12 @@ def forecast(
         np.atleast_1d(np.asarray(prompt_tokens, float)),
         np.maximum(np.atleast_1d(np.asarray(output_tokens, float)), 1.0),
     )
-    step, first, terms = step_seconds(deployment, running, prompt, output, shipped=shipped)
+    step, first, terms = step_seconds(
+        deployment, running, prompt, output, open_loop=open_loop, shipped=shipped
+    )
     per_step = accepted_per_step(deployment.speculative_tokens, deployment.acceptance)
-    chain = _prepare(deployment, shipped).chains
-    wider, reasons, warnings = _extrapolation(
+    chain = prepared_for(deployment, shipped).chains
+    wider, reasons, warnings = extrapolation(
         deployment,
         chain["step"].reasons,
         float(np.nanmax(running)),
@@ -203,6 +98,7 @@ def forecast(
         output,
         per_step,
         floor,
+        open_loop,
         shipped,
     )
     if measured:
@@ -225,15 +121,22 @@ def forecast(
     ttft_half = (first * first_half + wait * e2e_half) / ttft  # the wait is made of whole services of others
     values = terms.values[:, 0]
     parts = _parts(values, chain["step"].factors, tpot * per_step, deployment.host_s)
-    at_peak = values[3] + values[4] + values[5] + values[6]
+    at_peak = values[3] + values[4] + values[5] + values[11] * terms.prefill_attention[0]
     mfu = np.minimum(at_peak / (tpot * per_step), 1.0)
     mbu = np.minimum(terms.read_bound_s[0] / (tpot * per_step), 1.0)
-    prefill = parts["prefill"] > 0.5 * sum(parts.values())
+    single = output * np.ones_like(running) <= 1
+    prefill = (parts["prefill"] > 0.5 * sum(parts.values())) | single
     bound = tuple(
         deployment.limited_by if w > 0 else ("prefill-bound" if p else "decode-bound")
         for w, p in zip(waiting.tolist(), prefill.tolist(), strict=True)
     )
     spread, wide = np.exp(tpot_half), np.exp(e2e_half)
+    if bool(single.any()):
+        warnings.append(ONE_TOKEN)
+        tpot = np.where(single, np.nan, tpot)
+        prompts = rate / (deployment.layout.data * deployment.layout.pipeline)
+        alone = prompts * (terms.prefill_matmul[0] + terms.prefill_attention[0])
+        mfu = np.where(single, np.minimum(alone, 1.0), mfu)
     return Forecast(
         concurrency=wanted,
         running=running,
@@ -278,6 +181,7 @@ def _with_points(
     output: Array,
     per_step: float,
     floor: Array,
+    open_loop: bool,
     shipped: Coefficients,
 ) -> tuple[Array, Array, Array, Array]:
     if not measured:
@@ -287,7 +191,7 @@ def _with_points(
     grid = np.unique(
         np.concatenate([at, running, np.geomspace(1.0, max(float(at.max()), float(running.max()), 2.0), 25)])
     )
-    step, ttft, terms = step_seconds(deployment, grid, prompt, output, shipped=shipped)
+    step, ttft, terms = step_seconds(deployment, grid, prompt, output, open_loop=open_loop, shipped=shipped)
     curve, lower = step / per_step, terms.floor_s[0] / per_step
     for point, where in zip(measured, np.searchsorted(grid, at), strict=True):
         if point.tpot_s < 0.98 * lower[where]:
@@ -348,46 +252,3 @@ def _parts(values: Array, factors: Array, total: Array, host_s: float) -> dict[s
     raw |= host
     whole = sum(raw.values())
     return {name: part / whole * total for name, part in raw.items()}
-
-
-def _extrapolation(
-    deployment: Deployment, reasons: Sequence[str], running: float, length: float, largest: float, rows: int
-) -> tuple[float, list[str], list[str]]:
-    found, warnings, wider = [r for r in reasons if r], [], 1.0
-    layout = deployment.layout
-    unnamed = deployment.release is not None and not release_key(deployment.release)
-    if unnamed and not any("never measured" in r for r in found):
-        found.append(
-            f"release {deployment.release!r} names no version, so it cannot be told from those measured"
-        )
-    if any("release" in r for r in found):
-        wider *= WIDER["release"]
-    if layout.pipeline > 1:
-        wider *= WIDER["pipeline"]
-        found.append("pipeline parallel: no measured point; stages are taken as even and always busy")
-    if layout.tensor > layout.link_domain:
-        wider *= WIDER["domain"]
-        found.append(
-            f"tensor parallel {layout.tensor} leaves the link domain of {layout.link_domain} GPUs: counted as "
-            f"{layout.effective_tensor} ranks, since no clean measured point exists"
-        )
-    if deployment.speculative_tokens:
-        wider *= WIDER["speculative"]
-        if deployment.acceptance is None:
-            warnings.append(
-                "speculative decoding without speculative_acceptance: its cost is counted and no gain"
-            )
-        found.append("speculative decoding: no measured point with a known acceptance")
-    if deployment.host_bytes:
-        wider *= WIDER["host"]
-        found.append(
-            f"{deployment.host_bytes / GIB:,.1f} GiB of weights per GPU in host memory: no measured point; they are read over "
-            "PCIe in every step"
-        )
-    if length > LONGEST_MEASURED:
-        wider *= WIDER["length"]
-        found.append(f"requests of {length:,.0f} tokens; measured ones end near {LONGEST_MEASURED:,.0f}")
-    if rows and running > 2 * largest > 0:
-        wider *= WIDER["load"]
-        found.append(f"{running:,.0f} running requests; measured ones end at {largest:,.0f}")
-    return wider, found, warnings

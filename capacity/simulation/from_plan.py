@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from capacity.performance.deployment import planned
-from capacity.performance.predict import Deployment, step_seconds
+from capacity.performance.records import Deployment
+from capacity.performance.steps import step_seconds
 from capacity.plan import Plan, plan
 from capacity.scenario import Length, Scenario
 from capacity.simulation.cohort import Layout

@@ -240,7 +240,8 @@ def _title(grid: SpeedGrid, measure: str, labels: dict[str, str]) -> str:
     name = MEASURES[measure].split(",")[0]
     name = name[0].upper() + name[1:]
     if not np.isfinite(raw).any():
-        return f"{name}: nothing fits in this sweep"
+        fits = np.isfinite(grid.measures["ttft_s"]).any()
+        return f"{name} has no value with 1 output token" if fits else f"{name}: nothing fits in this sweep"
     low, high = (int(f(raw)) for f in (np.nanargmin, np.nanargmax))
     words = []
     for place in (low, high):

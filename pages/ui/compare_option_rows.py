@@ -5,6 +5,7 @@ Left out: the figures (capacity/speed_options.py). No Streamlit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,7 +137,8 @@ def variant_csv(rows: Sequence[Variant]) -> list[dict[str, Any]]:
             band = getattr(row.forecast, name) if row.forecast else None
             for end in ("value", "low", "high"):
                 key = name if end == "value" else f"{name}_{end}"
-                out[key] = None if band is None else float(getattr(band, end)[0])
+                value = math.nan if band is None else float(getattr(band, end)[0])
+                out[key] = None if math.isnan(value) else value
         out |= {"quality": row.quality or None, "note": row.note or None, "reason": row.reason}
         found.append(out)
     return found
@@ -163,13 +165,16 @@ def best(rows: Sequence[Variant], name: Callable[[dict[str, Any]], str]) -> str:
     able = [row for row in rows if row.forecast is not None]
     if not able:
         return "None of these can run"
-    fast = min(able, key=lambda row: float(row.forecast.tpot_s.value[0]) if row.forecast else 0.0)
+    timed = [row for row in able if row.forecast and not math.isnan(row.forecast.tpot_s.value[0])]
+    fast = min(timed or able, key=lambda row: float(row.forecast.tpot_s.value[0]) if row.forecast else 0.0)
     most = max(
         able, key=lambda row: float(row.forecast.output_tokens_per_s.value[0]) if row.forecast else 0.0
     )
     assert fast.forecast is not None
     assert most.forecast is not None
     tpot, tokens = float(fast.forecast.tpot_s.value[0]), float(most.forecast.output_tokens_per_s.value[0])
+    if not timed:
+        return f"{name(most.changes)} has the most output tokens/s, {rate(tokens)}"
     if fast is most:
         return f"{name(fast.changes)} is best: TPOT {seconds(tpot)}, {rate(tokens)} output tokens/s"
     return (

@@ -5,6 +5,7 @@ Left out: what is drawn.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import streamlit as st
@@ -28,12 +29,12 @@ def plain(text: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time: ms under 1 s with three digits, s above with two or more.
+    """A time: ms under 1 s with three digits, s above with two or more; NaN reads as unknown.
 
     >>> seconds(0.01342), seconds(0.314), seconds(2.25), seconds(39.2), seconds(None)
     ('13.4 ms', '314 ms', '2.2 s', '39 s', '–')
     """
-    if value is None:
+    if value is None or math.isnan(value):
         return UNKNOWN
     if value >= 1:
         return f"{value:,.1f} s" if value < 9.95 else f"{value:,.0f} s"

@@ -13,6 +13,7 @@ import numpy as np
 
 from capacity.estimate import Estimate
 from capacity.performance.measured import MeasuredPoint
+from capacity.performance.records import Band
 from pages.ui.compare_parts import seconds
 from pages.ui.figure import CRITICAL, GREY, INFORMATION, OK, Chart, Drawing, dress, span
 from pages.ui.format import count, in_flight, rate
@@ -38,8 +39,9 @@ def speed_curve(
     one = found.forecast
     x = [float(value) for value in one.concurrency]
     figure = Drawing()
+    upper, times = _times(found)
     for axis, band, colour, text in (
-        ("y", one.tpot_s, INFORMATION, "TPOT %{y:,.1f} ms (%{customdata[0]:,.1f}-%{customdata[1]:,.1f})"),
+        ("y", times, INFORMATION, upper + " %{y:,.1f} ms (%{customdata[0]:,.1f}-%{customdata[1]:,.1f})"),
         (
             "y2",
             one.output_tokens_per_s,
@@ -76,7 +78,7 @@ def speed_curve(
             hoverinfo="skip",
             yaxis=axis,
         )
-    if measured:
+    if measured and upper == "TPOT":
         figure.add_scatter(
             x=[p.concurrency for p in measured],
             y=[p.tpot_s * 1e3 for p in measured],
@@ -102,8 +104,8 @@ def speed_curve(
     figure.update_xaxes(
         type="log", title="requests in flight (log)", range=reach, tickformat=",", dtick=1, anchor="y2"
     )
-    highest = max([float(one.tpot_s.high.max()), *(p.tpot_s for p in measured)])
-    figure.update_yaxes(title="TPOT, ms", range=[0, highest * 1.08e3], domain=list(UPPER), tickformat=",")
+    highest = max([float(times.high.max()), *(p.tpot_s for p in measured)])
+    figure.update_yaxes(title=f"{upper}, ms", range=[0, highest * 1.08e3], domain=list(UPPER), tickformat=",")
     title = _title(found, load, x)
     return Chart(
         figure=figure.done(),
@@ -111,6 +113,12 @@ def speed_curve(
         alt=f"{title}. Two stacked line charts over concurrency, logarithmic, with 80 % bands.",
         rows=_rows(found),
     )
+
+
+def _times(found: Estimate) -> tuple[str, Band]:
+    """The time that is drawn over concurrency: TPOT, or TTFT where one token is all the output."""
+    one = found.forecast
+    return ("TTFT", one.ttft_s) if bool(np.isnan(one.tpot_s.value).any()) else ("TPOT", one.tpot_s)
 
 
 def _limits(found: Estimate, figure: Drawing, reach: Sequence[float], ink: str) -> list[dict[str, Any]]:
@@ -151,12 +159,13 @@ def _limits(found: Estimate, figure: Drawing, reach: Sequence[float], ink: str) 
 
 def _title(found: Estimate, load: float, x: Sequence[float]) -> str:
     one = found.forecast
-    alone, there = float(one.tpot_s.value[0]), float(np.interp(load, x, one.tpot_s.value))
+    upper, times = _times(found)
+    alone, there = float(times.value[0]), float(np.interp(load, x, times.value))
     most = float(one.output_tokens_per_s.value.max())
     binds = "KV cache is full" if found.planned.deployment.limited_by == "KV-bound" else "seats are taken"
     limit = count(math.floor(found.planned.deployment.most_running))
     return (
-        f"TPOT goes from {seconds(alone)} for one request to {seconds(there)} at {in_flight(load)} in flight; "
+        f"{upper} goes from {seconds(alone)} for one request to {seconds(there)} at {in_flight(load)} in flight; "
         f"output levels off at {rate(most)} tokens/s, where {binds} ({limit})"
     )
 
@@ -168,11 +177,8 @@ def _rows(found: Estimate) -> tuple[dict[str, Any], ...]:
         row: dict[str, Any] = {"concurrency": float(one.concurrency[i]), "running": float(one.running[i])}
         for name in ("tpot_s", "ttft_s", "output_tokens_per_s"):
             band = getattr(one, name)
-            row |= {
-                name: float(band.value[i]),
-                f"{name}_low": float(band.low[i]),
-                f"{name}_high": float(band.high[i]),
-            }
+            ends = ((name, band.value), (f"{name}_low", band.low), (f"{name}_high", band.high))
+            row |= {key: None if math.isnan(part[i]) else float(part[i]) for key, part in ends}
         row["bound"] = one.bound[i]
         rows.append(row)
     return tuple(rows)

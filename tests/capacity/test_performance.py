@@ -18,8 +18,9 @@ from capacity.hardware import find_gpu, gpus
 from capacity.performance.coefficients import KNOWLEDGE, coefficients
 from capacity.performance.layout import Layout, link_domain
 from capacity.performance.measured import MeasuredPoint, correction, measured_points
-from capacity.performance.predict import accepted_per_step, engine_key, forecast
+from capacity.performance.predict import accepted_per_step, forecast
 from capacity.performance.records import Deployment, Forecast
+from capacity.performance.steps import engine_key
 from capacity.performance.work import step_work
 from capacity.precision import resolve_kv_format, resolve_weight_format
 from capacity.scenario import field_table
@@ -159,12 +160,14 @@ def test_a_faster_gpu_is_never_slower(model, engine, tensor, concurrency, length
 )
 def test_never_beyond_physics(model, engine, tensor, concurrency, prompt, output, gpu):
     f = at(deployment(*model, gpu, tensor, engine=engine), concurrency, prompt, output)
-    for band in (f.tpot_s, f.ttft_s, f.e2e_s, f.output_tokens_per_s, f.requests_per_s):
+    times = (f.tpot_s,) if output > 1 else ()
+    for band in (*times, f.ttft_s, f.e2e_s, f.output_tokens_per_s, f.requests_per_s):
         assert 0 < band.low[0] <= band.value[0] <= band.high[0] < np.inf
     assert 0 < f.mfu[0] <= 1
     assert 0 < f.mbu[0] <= 1
-    assert f.tpot_s.value[0] >= f.floor_s[0] * (1 - 1e-9)
-    assert sum(part[0] for part in f.parts.values()) == pytest.approx(f.tpot_s.value[0])
+    step = sum(part[0] for part in f.parts.values())
+    assert step >= f.floor_s[0] * (1 - 1e-9)
+    assert step == pytest.approx(f.tpot_s.value[0]) if output > 1 else np.isnan(f.tpot_s.value[0])
 
 
 def test_little_law_holds_in_a_closed_loop():
@@ -284,8 +287,9 @@ def test_speculative_decoding_needs_an_acceptance_to_gain():
 def test_arrival_rate_and_concurrency_agree():
     closed = run_estimate({**BASE, "concurrency": 24})
     opened = run_estimate({**BASE, "arrival_rate_rps": closed["requests_per_s"]["value"]})
-    assert opened["concurrency"] == pytest.approx(24, rel=0.02)
-    assert opened["tpot_s"]["value"] == pytest.approx(closed["tpot_s"]["value"], rel=0.02)
+    assert 0.9 * 24 < opened["concurrency"] < 24  # nobody comes in bunches: first tokens are sooner
+    assert opened["ttft_s"]["value"] < closed["ttft_s"]["value"]
+    assert opened["tpot_s"]["value"] == pytest.approx(closed["tpot_s"]["value"], rel=0.05)
 
 
 def test_overload_has_no_ttft():

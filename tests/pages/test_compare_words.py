@@ -58,7 +58,7 @@ def test_slow_rates_and_cheap_tokens_do_not_read_zero() -> None:
     row = next(row for row in ROWS if row.key == "output_tokens_per_s")
     long = at("long", {**ONE, "prompt_tokens": 8191, "output_tokens": 1})
     value = long.figures[row.key].value
-    assert value is not None and 0.1 < value < 1.0
+    assert value is not None and 0.1 < value < 9.9
     assert shown(row.unit)(value) == f"{value:.2g}"
 
 
