@@ -129,7 +129,7 @@ def test_uploaded_config_and_back_to_an_example(page: Page, app_url: str, tmp_pa
     expect(page.locator(".st-key-plan_model input")).to_have_value(
         "meta-llama/Llama-3.1-8B-Instruct", timeout=WAIT_MS
     )
-    assert "plan_config=" not in page.url
+    expect(page).not_to_have_url(re.compile("plan_config="), timeout=WAIT_MS)
 
 
 def test_downloads_hold_the_answer(page: Page, app_url: str) -> None:
