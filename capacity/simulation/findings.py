@@ -41,7 +41,13 @@ def findings(run: Run, table: Table, slo: Slo) -> list[str]:
     if run.cancelled:
         said.append("cancelled: the figures cover only what had arrived")
     if arrived == 0:
-        said.append("nothing arrived: the workload has no requests")
+        early = run.until_s is not None and len(table.outcome) > 0
+        why = (
+            f"the first request comes after until_s = {run.until_s:g} s"
+            if early
+            else "the workload has no requests"
+        )
+        said.append(f"nothing arrived: {why}")
     elif finished == 0:
         said.append(f"nothing finished: none of {arrived:,} requests got an answer")
     if arrived and int((table.outcome == REJECTED).sum()) == arrived:

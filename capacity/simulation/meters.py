@@ -191,6 +191,14 @@ class Meter:
                 self.usage_ticks[index] += share
             self.usage_ticks[last] += rest
 
+    def cut(self, ticks: int, used: int, running: int) -> None:
+        """Take back the last ``ticks`` of the step in progress, which the run does not live to see."""
+        self.busy_ticks -= ticks
+        self.used_area = max(self.used_area - ticks * used, 0)
+        self.running_area = max(self.running_area - ticks * running, 0)
+        last = used * USAGE_BINS // self.total_blocks
+        self.usage_ticks[last] = max(self.usage_ticks[last] - ticks, 0)
+
     def sample(self, at: int, running: int, waiting: int, used: int) -> None:
         """A row of the timeline."""
         self.timeline.add(

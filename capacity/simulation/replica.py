@@ -179,6 +179,12 @@ class Replica:
             self._begin(limit)
         return True
 
+    def close(self, until: int) -> None:
+        """The run ends: a step in progress counts up to ``until``."""
+        if self.end is not None and self.end > until:
+            self.meter.cut(self.end - until, self.meter.total_blocks - self.pool.free, len(self.running))
+        self.rules.close(self)
+
     # -- one step ------------------------------------------------------------------------------------------------
 
     def _begin(self, limit: int) -> None:

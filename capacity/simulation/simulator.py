@@ -100,7 +100,7 @@ class Simulation:
             self.cancelled = True
         now = max([engine.now for engine in self.engines], default=0)
         for engine in self.engines:
-            engine.rules.close(engine)
+            engine.close(self.until)
             if engine.idle:
                 engine.meter.sample(engine.now, 0, 0, 0)
         return Run(
