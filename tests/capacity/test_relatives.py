@@ -25,6 +25,12 @@ from capacity.errors import CapacityError
         ("Qwen/QwQ-32B", "Qwen/Qwen2.5-32B-Instruct", None, 40_960),
         ("RedHatAI/QwQ-32B-quantized.w4a16", "Qwen/Qwen2.5-32B-Instruct", "ct-int4-g128-sym", 40_960),
         ("Qwen/Qwen2.5-3B-Instruct (bnb 4-bit)", "Qwen/Qwen2.5-3B-Instruct", "bnb-nf4", 32_768),
+        ("moonshotai/Kimi-K2.6", "moonshotai/Kimi-K2.5", "ct-int4-g32-sym", 262_144),
+        ("nvidia/Kimi-K2.6-NVFP4", "moonshotai/Kimi-K2.5", "nvfp4", 262_144),
+        ("MiniMaxAI/MiniMax-M2.7", "MiniMaxAI/MiniMax-M2", "fp8-block128", 204_800),
+        ("Nemotron-Ultra-253B", "nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", None, 131_072),
+        ("codellama/CodeLlama-34b-hf", "codellama/CodeLlama-34b-Instruct-hf", None, 16_384),
+        ("nvidia/DeepSeek-R1-0528-NVFP4-v2", "deepseek-ai/DeepSeek-R1", "nvfp4", 163_840),
         ("llama-4-scout", "meta-llama/Llama-4-Scout-17B-16E-Instruct", None, 10_485_760),
     ],
 )
