@@ -36,7 +36,7 @@ class BlockPool:
         self.tables: dict[Hashable, list[int]] = {}
         self.references = [0] * (num_blocks + 1)
         self.hash_of: dict[int, Hashable] = {}
-        self.block_of: dict[Hashable, int] = {}
+        self.blocks_of: dict[Hashable, dict[int, None]] = {}
         self._idle: OrderedDict[int, None] = OrderedDict((block, None) for block in range(1, num_blocks + 1))
 
     @property
@@ -52,10 +52,10 @@ class BlockPool:
         """Ids of the blocks that hold the longest known start of ``hashes``."""
         found: list[int] = []
         for key in hashes:
-            block = self.block_of.get(key)
-            if block is None:
+            blocks = self.blocks_of.get(key)
+            if blocks is None:
                 break
-            found.append(block)
+            found.append(next(iter(blocks)))
         return found
 
     def idle_among(self, blocks: Sequence[int]) -> int:
@@ -87,8 +87,10 @@ class BlockPool:
         for _ in range(missing):
             block, _none = self._idle.popitem(last=False)
             key = self.hash_of.pop(block, None)
-            if key is not None and self.block_of.get(key) == block:
-                del self.block_of[key]
+            if key is not None:
+                del self.blocks_of[key][block]
+                if not self.blocks_of[key]:
+                    del self.blocks_of[key]
             self.references[block] = 1
             fresh.append(block)
         self.tables.setdefault(request, []).extend(fresh)
@@ -96,12 +98,12 @@ class BlockPool:
 
     def name(self, request: Hashable, hashes: Sequence[Hashable], *, start: int = 0) -> None:
         """The request's first blocks are full and hold the content that ``hashes`` stand for: others may
-        share them. Blocks before ``start`` were named earlier.
+        share them. Blocks before ``start`` were named earlier. Two blocks may bear one name: the earlier is found first.
         """
         for block, key in list(zip(self.tables.get(request, ()), hashes, strict=False))[start:]:
-            if block not in self.hash_of and key not in self.block_of:
+            if block not in self.hash_of:
                 self.hash_of[block] = key
-                self.block_of[key] = block
+                self.blocks_of.setdefault(key, {})[block] = None
 
     def release(self, request: Hashable) -> None:
         """The request leaves: its blocks come back, last one first; named ones stay findable until they are

@@ -12,9 +12,10 @@ from collections import deque
 from typing import Protocol
 
 from capacity.simulation import moves
-from capacity.simulation.block_count import CountedPool, PrefixPool
+from capacity.simulation.block_count import CountedPool
 from capacity.simulation.cohort import DecodeCohort
 from capacity.simulation.meters import Meter, Timeline
+from capacity.simulation.prefix_pool import PrefixPool
 from capacity.simulation.queues import FcfsQueue, PriorityQueue
 from capacity.simulation.record import Event, Record
 from capacity.simulation.sequence import GONE, RUNNING, SWAPPED, WAITING, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 WAITING, RUNNING, SWAPPED, GONE = range(4)
 
@@ -79,7 +79,7 @@ class Sequence:
         self.computed = 0
         self.generated = 0
         self.target = prompt
-        self.pins: list[tuple[object, int]] | None = None
+        self.pins: list[list[Any]] | None = None
         self.pinned = 0
         self.host_blocks = 0
         self.scheduled: int | None = None

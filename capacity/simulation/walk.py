@@ -45,6 +45,8 @@ def walk(engine: Replica, *, budget: int, cap: int, worst_first: bool) -> bool:
         else:
             pool.take(need)
             given[seq] = size
+            if pool.caches and seq.prefix is not None and not seq.decoding:
+                pool.computed(seq, seq.computed + size)
             budget -= size
             index += 1
             continue
@@ -52,8 +54,6 @@ def walk(engine: Replica, *, budget: int, cap: int, worst_first: bool) -> bool:
     for seq in running:
         if not seq.decoding and seq in given:
             engine.chunks.append((seq, given[seq]))
-            if pool.caches and seq.prefix is not None:
-                pool.computed(seq, seq.computed + given[seq])
     held = [seq for seq in running if seq.decoding and seq not in given]
     engine.held = held or None
     return preempted

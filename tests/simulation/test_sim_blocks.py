@@ -49,6 +49,22 @@ def test_block_pool_invariants(num_blocks: int, block_size: int, script: list[tu
     assert pool.free_blocks == num_blocks
 
 
+def test_a_prefix_computed_twice_is_found_as_long_as_one_copy_is_there() -> None:
+    # vLLM does not merge blocks of the same content: "a" and "b" each hold one, and the earlier is found first
+    pool = BlockPool(num_blocks=3, block_size=4)
+    for request in ("a", "b"):
+        pool.grow(request, 4)
+        pool.name(request, ["prefix"])
+    assert pool.cached(["prefix"]) == [1]
+    pool.release("a")
+    assert pool.grow("c", 8) == [3, 1]  # the copy of "a" is overwritten
+    assert pool.cached(["prefix"]) == [2]
+    pool.release("c")
+    pool.release("b")
+    assert pool.grow("d", 12) == [1, 3, 2]
+    assert pool.cached(["prefix"]) == []
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     layout=st.sampled_from(
