@@ -115,7 +115,7 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         one.add_argument("--scenario", metavar="FILE", help="scenario as a JSON file (- for standard input)")
         if verb == "simulate":
             one.add_argument("--trace", metavar="FILE", help="request trace, CSV or JSONL")
-            one.add_argument("--seed", type=int, default=None, help="seed of the run")
+            one.add_argument("--seed", metavar="N", help="seed of the run, a whole number")
         for row in _verb_flags(verb):
             switch = {"nargs": "?", "const": "true"} if row["type"] == "flag" else {}
             one.add_argument(
@@ -160,6 +160,8 @@ def _from_flag(key: str, kind: str, text: str) -> Any:
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind in ("text",) or kind.startswith("choice:"):
         return text
+    if kind == "texts":
+        return [part.strip() for part in text.split(",") if part.strip()]
     if kind in ("numbers", "integers") and "," in text:
         return [_from_flag(key, "number", part) for part in text.split(",")]
     try:
@@ -197,7 +199,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
         raise CapacityError(
             f"{where} has more than {MAX_LINE:,} characters; expected a scenario of at most that"
         )
-    start = text.lstrip("\ufeff \t\r\n")
+    start = text.strip("\ufeff \t\r\n")
     if not start:
         raise CapacityError(f"{where} is empty, so not JSON; expected a JSON object")
     if start[0] == "<":
@@ -211,9 +213,11 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     except RecursionError:
         raise CapacityError(f"{where} is nested too deeply; expected a JSON object") from None
     except json.JSONDecodeError as error:
+        place = text.find(start) + error.pos
+        line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+        at = f"line {line}, column {column}" if "\n" in text.strip() else f"column {column}"
         raise CapacityError(
-            f"{where} is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}; "
-            f"it starts with {start[:30]!r}"
+            f"{where} is not JSON: {error.msg.lower()} at {at}; it starts with {start[:30]!r}"
         ) from None
     except ValueError:
         raise CapacityError(f"{where} holds a number of more than 4,300 digits") from None
@@ -243,7 +247,7 @@ def _call(
             raise CapacityError(
                 f"cannot read the trace {options.trace[:120]!r}: it is not text in UTF-8"
             ) from None
-    seed = options.seed if options.seed is not None else raw.pop("seed", 0)
+    seed = _from_flag("seed", "number", options.seed) if options.seed is not None else raw.pop("seed", 0)
     return handler(raw, trace_text=trace, seed=seed)
 
 
@@ -279,6 +283,8 @@ def as_text(answer: dict[str, Any], indent: int = 0) -> str:
             for item in value:
                 cells = (f"{name} {_short(cell)}" for name, cell in item.items() if cell is not None)
                 lines.append(f"{pad}  - " + "; ".join(cells))
+        elif isinstance(value, list) and any(isinstance(item, str) and "," in item for item in value):
+            lines += [f"{pad}{key}:", *(f"{pad}  - {_short(item)}" for item in value)]  # sentences
         elif isinstance(value, list):
             lines.append(f"{pad}{key}: " + (", ".join(_short(item) for item in value) or "none"))
         else:

@@ -14,7 +14,8 @@ from capacity.estimate import Estimate, estimate, estimate_at_rate
 from capacity.performance.measured import measured_points
 from capacity.performance.records import Band, Forecast
 from capacity.scenario import Scenario
-from capacity.speed_words import seen, with_engine
+from capacity.scenario_keys import for_verb
+from capacity.speed_words import between, seen
 
 LOAD_KEYS = ("concurrency", "arrival_rate_rps", "measured_points", "speculative_acceptance")
 MOST_CONCURRENCY = 1_000_000.0
@@ -25,6 +26,7 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
 
     ``concurrency`` may be a list: then ``curve`` holds one answer per value. Raises CapacityError.
     """
+    raw, notes = for_verb(raw, "estimate")
     rest = {key: value for key, value in raw.items() if key not in LOAD_KEYS}
     measured = measured_points(raw.get("measured_points"))
     acceptance = _number(raw.get("speculative_acceptance"), "speculative_acceptance", 0.0, 1.0)
@@ -35,25 +37,29 @@ def run_estimate(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise CapacityError(
             f"give concurrency or arrival_rate_rps, one of the two; {given}", field="concurrency"
         )
-    scenario = Scenario.parse(with_engine(rest))
+    scenario = Scenario.parse(rest)
+    if acceptance is not None and not scenario.num_speculative_tokens:
+        notes = (*notes, "speculative_acceptance: not used without num_speculative_tokens")
     if rate is not None:
         found = estimate_at_rate(scenario, rate, measured=measured, acceptance=acceptance)
-        return _answer(found, 0, rate=rate)
+        return _answer(found, 0, notes, rate=rate)
     if isinstance(level, list | tuple):
         if not 1 <= len(level) <= 10_000:
             raise CapacityError(
                 f"concurrency has {len(level)} values; expected 1 to 10,000", field="concurrency"
             )
-        levels = [_needed(item, "concurrency", 1.0, MOST_CONCURRENCY) for item in level]
+        levels = [_needed(item, f"concurrency[{i}]", 1.0, MOST_CONCURRENCY) for i, item in enumerate(level)]
         found = estimate(scenario, levels, measured=measured, acceptance=acceptance)
-        return {"curve": [_answer(found, i) for i in range(len(levels))]}
+        return {"curve": [_answer(found, i, notes) for i in range(len(levels))]}
     one = _needed(level, "concurrency", 1.0, MOST_CONCURRENCY)
-    return _answer(estimate(scenario, one, measured=measured, acceptance=acceptance), 0)
+    return _answer(estimate(scenario, one, measured=measured, acceptance=acceptance), 0, notes)
 
 
 def _needed(value: Any, key: str, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise CapacityError(f"{key} is {seen(value)}; expected a number, {low:g} to {high:,.0f}", field=key)
+        raise CapacityError(
+            f"{key} is {seen(value)}; expected a number, {between(low, high)}", field=key.split("[")[0]
+        )
     return float(value)
 
 
@@ -72,10 +78,10 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _answer(found: Estimate, i: int, rate: float | None = None) -> dict[str, Any]:
+def _answer(found: Estimate, i: int, notes: tuple[str, ...], rate: float | None = None) -> dict[str, Any]:
     f: Forecast = found.forecast
     planned, layout = found.planned, found.planned.deployment.layout
-    warnings = [*f.warnings, *planned.notes, *planned.plan.warnings]
+    warnings = [*f.warnings, *notes, *planned.notes, *planned.plan.warnings]
     answer: dict[str, Any] = {
         "concurrency": _short(float(f.concurrency[i])),
         "running": _short(float(f.running[i])),
@@ -123,6 +129,6 @@ def _answer(found: Estimate, i: int, rate: float | None = None) -> dict[str, Any
 
 def run_size(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Ranked deployments that meet a rate and an SLO. Raises CapacityError."""
-    from capacity.sizing import size_from
+    from capacity.sizing_answer import size_from
 
     return size_from(raw)

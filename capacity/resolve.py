@@ -81,7 +81,8 @@ def resolve(scenario: Scenario) -> Resolved:
     spec = model_of(scenario)
     taken: list[Assumption] = []
     warnings: list[str] = []
-    release = engine_release(scenario.engine_version)
+    # Releases of other engines say nothing about vLLM's rules, which stand in for theirs.
+    release = engine_release(scenario.engine_version if scenario.engine == "vllm" else None)
     if scenario.engine_version is None:
         taken.append(_assume("engine_version", release.asked, "the latest release whose rules are known"))
     warnings.extend(release.notes)

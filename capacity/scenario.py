@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from capacity.catalog.table import read_table
+from capacity.engine_names import engine_name
 from capacity.errors import CapacityError
 
 
@@ -168,6 +169,9 @@ def _check(field: Field, value: Any) -> Any:
             )
         return value.strip()
     if field.choices:
+        if field.key == "engine" and isinstance(value, str):
+            spelled, note = engine_name(value)
+            value = value if note else spelled
         if value not in field.choices:
             raise CapacityError(
                 f"{field.key} is {_seen(value)}; expected one of {', '.join(field.choices)}", field=field.key
@@ -229,9 +233,8 @@ def _length(field: Field, value: Any) -> Length:
     if "values" in value:
         many = value["values"]
         if not isinstance(many, list | tuple) or not 1 <= len(many) <= 100_000:
-            raise CapacityError(
-                f"{field.key}.values is {_seen(many)}; expected 1 to 100,000 lengths", field=field.key
-            )
+            given = f"has {len(many):,} entries" if isinstance(many, list | tuple) else f"is {_seen(many)}"
+            raise CapacityError(f"{field.key}.values {given}; expected 1 to 100,000 lengths", field=field.key)
         lengths = tuple(_number(field, item, whole=False) for item in many)
         return Length(mean=sum(lengths) / len(lengths), values=lengths)
     if "mean" not in value:

@@ -13,8 +13,10 @@ from capacity.errors import CapacityError
 from capacity.hardware import find_gpu
 from capacity.precision import resolve_weight_format
 from capacity.scenario import Scenario
-from capacity.speed_words import seen, with_engine
+from capacity.scenario_keys import for_verb
+from capacity.speed_words import between, seen
 
+SLO_KEYS = {"ttft_s", "tpot_s", "percentile"}
 RANKS = ("cost", "gpus", "tokens_per_gpu")
 KEYS = (
     "arrival_rate_rps",
@@ -53,6 +55,7 @@ class SizeRequest:
     price_usd_per_gpu_hour: float | None = None
     rank_by: str = "cost"
     limit: int = 20
+    notes: tuple[str, ...] = ()
 
 
 def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
@@ -60,13 +63,14 @@ def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
 
     Raises CapacityError that names the key, what was seen and what is valid.
     """
-    scenario = Scenario.parse(with_engine({key: value for key, value in raw.items() if key not in KEYS}))
+    raw, notes = for_verb(_with_slo(raw), "size")
+    scenario = Scenario.parse({key: value for key, value in raw.items() if key not in KEYS})
     rate = _number(raw, "arrival_rate_rps", 1e-9, 1e7)
     if rate is None:
         raise CapacityError(
             "arrival_rate_rps is missing; expected requests per second, above 0", field="arrival_rate_rps"
         )
-    ttft, tpot = _number(raw, "slo_ttft_s", 1e-6, 1e6), _number(raw, "slo_tpot_s", 1e-6, 1e6)
+    ttft, tpot = _number(raw, "slo_ttft_s", 1e-12, 1e6), _number(raw, "slo_tpot_s", 1e-12, 1e6)
     for key in ("prompt_tokens", "output_tokens"):
         if getattr(scenario, key) is None:
             raise CapacityError(f"{key} is missing; expected a mean length in tokens", field=key)
@@ -74,7 +78,7 @@ def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
     sizes = tuple(int(n) for n in _numbers(raw, "tensor_parallel_sizes"))
     if not sizes and "tensor_parallel_size" in raw:
         sizes = (scenario.tensor_parallel_size,)
-    rank = raw.get("rank_by", "cost")
+    rank = raw.get("rank_by") or "cost"
     if rank not in RANKS:
         raise CapacityError(
             f"rank_by is {str(rank)[:40]!r}; expected one of {', '.join(RANKS)}", field="rank_by"
@@ -98,7 +102,21 @@ def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
         price_usd_per_gpu_hour=_number(raw, "price_usd_per_gpu_hour", 0.0, 1e6),
         rank_by=rank,
         limit=_whole(raw, "limit", 1, 1000, 20),
+        notes=notes,
     )
+
+
+def _with_slo(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``slo: {ttft_s, tpot_s, percentile}``, as simulate and the answer spell it, as the keys of this verb."""
+    slo = raw.get("slo")
+    if slo is None:
+        return {key: value for key, value in raw.items() if key != "slo"}
+    if not isinstance(slo, Mapping) or not set(slo) <= SLO_KEYS:
+        extra = sorted(map(str, set(slo) - SLO_KEYS)) if isinstance(slo, Mapping) else []
+        given = f"an object with {extra[0][:40]!r}" if extra else seen(slo)
+        raise CapacityError(f"slo is {given}; expected ttft_s, tpot_s and percentile", field="slo")
+    spelled = {f"slo_{key}": value for key, value in slo.items()}
+    return {**spelled, **{key: value for key, value in raw.items() if key != "slo"}}
 
 
 def _number(raw: Mapping[str, Any], key: str, low: float, high: float) -> float | None:
@@ -106,7 +124,7 @@ def _number(raw: Mapping[str, Any], key: str, low: float, high: float) -> float 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise CapacityError(f"{key} is {seen(value)}; expected a number, {low:g} to {high:,.10g}", field=key)
+        raise CapacityError(f"{key} is {seen(value)}; expected a number, {between(low, high)}", field=key)
     return float(value)
 
 
@@ -120,26 +138,29 @@ def _whole(raw: Mapping[str, Any], key: str, low: int, high: int, default: int) 
 
 
 def _texts(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = raw.get(key)
-    if value is None:
-        return ()
-    if (
-        not isinstance(value, list | tuple)
-        or not value
-        or len(value) > 100
-        or not all(isinstance(v, str) and v for v in value)
-    ):
-        raise CapacityError(f"{key} is {seen(value)}; expected a list of 1 to 100 names", field=key)
-    return tuple(dict.fromkeys(value))
+    """Names from a list, or one alone."""
+    return tuple(dict.fromkeys(str(item) for item in _listed(raw, key, 100, "names", str)))
 
 
 def _numbers(raw: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    """Sizes from a list, or one alone."""
+    many = _listed(raw, key, 20, "sizes such as [1, 2, 4]", int | float)
+    return tuple(dict.fromkeys(_whole({key: item}, key, 1, 1024, 1) for item in many))
+
+
+def _listed(raw: Mapping[str, Any], key: str, most: int, what: str, kind: Any) -> tuple[Any, ...]:
     value = raw.get(key)
     if value is None:
         return ()
-    if not isinstance(value, list | tuple) or not 1 <= len(value) <= 20:
-        raise CapacityError(f"{key} is {seen(value)}; expected a list of sizes such as [1, 2, 4]", field=key)
-    return tuple(dict.fromkeys(_whole({key: item}, key, 1, 1024, 1) for item in value))
+    many = (value,) if isinstance(value, kind) and value != "" else value
+    if not isinstance(many, list | tuple) or not 1 <= len(many) <= most:
+        raise CapacityError(f"{key} is {seen(value)}; expected a list of 1 to {most} {what}", field=key)
+    for place, item in enumerate(many):
+        if not isinstance(item, kind) or isinstance(item, bool) or item == "":
+            raise CapacityError(
+                f"{key}[{place}] is {seen(item)}; expected a list of 1 to {most} {what}", field=key
+            )
+    return tuple(many)
 
 
 def _prices(raw: Mapping[str, Any]) -> dict[str, float]:

@@ -1,16 +1,17 @@
-"""Which deployments serve a rate within an SLO, what they cost, and how formats and layouts compare at one load.
+"""Which deployments serve a rate within an SLO, what they cost, and how far the others are from it.
 
 Source: estimate.py for each candidate; prices are the user's, else the bundled ranges with their source and date.
-Left out: bursts beyond a Poisson-like spread (simulation), network and CPU prices, quality of a format.
+Left out: bursts beyond a Poisson-like spread (simulation), network and CPU prices, quality of a format, the answer's words
+(sizing_answer.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,13 @@ from capacity.hardware import Gpu, find_gpu, gpus
 from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.performance.deployment import Planned, planned
 from capacity.performance.layout import link_domain
-from capacity.performance.predict import ONE_TOKEN, forecast
+from capacity.performance.predict import forecast
 from capacity.performance.records import Forecast
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
-from capacity.size_request import SizeRequest, parse_size
+from capacity.size_request import SizeRequest
+from capacity.speed_words import seconds_text, times_text
+from capacity.verdict import too_old
 
 Array = NDArray[np.float64]
 
@@ -84,6 +87,15 @@ class Option:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """Why a candidate is left out. ``by``: how many times the limit it needs, where that is a number (1.5 = half above)."""
+
+    constraint: Literal["ttft", "tpot", "max_gpus", "memory", "hardware", "layout", "input"]
+    reason: str
+    by: float | None = None
+
+
 def percentile_factor(quantity: str, percentile: float) -> float:
     """How far the p-th request lies above the median one.
 
@@ -131,44 +143,42 @@ def largest_load(
     return Load(concurrency=edge, rate_rps=float(at.requests_per_s.value[0]), forecast=at, stopped_by=why)
 
 
-def size(request: SizeRequest) -> tuple[list[Option], dict[str, str]]:
-    """(options, best first; reason per candidate that is left out). Raises CapacityError for bad input."""
+def size(request: SizeRequest) -> tuple[list[Option], dict[str, Miss]]:
+    """(options, best first; why each other candidate is left out). Raises CapacityError for bad input."""
     options: list[Option] = []
-    refused: dict[str, str] = {}
+    refused: dict[str, Miss] = {}
     for scenario, gpu in _candidates(request, refused):
         name = f"{gpu.id} TP{scenario.tensor_parallel_size} {scenario.weight_format or 'own format'}"
         try:
             found = planned(scenario)
         except CapacityError as error:
-            refused[name] = str(error)
+            fit = str(error).startswith("does not fit")
+            refused[name] = Miss(constraint="memory" if fit else "input", reason=str(error))
             continue
         option = _option(request, found)
-        if isinstance(option, str):
+        if isinstance(option, Miss):
             refused[name] = option
         else:
             options.append(option)
     return sorted(options, key=lambda o: _rank(request, o)), refused
 
 
-def _candidates(request: SizeRequest, refused: dict[str, str]) -> Iterable[tuple[Scenario, Gpu]]:
+def _candidates(request: SizeRequest, refused: dict[str, Miss]) -> Iterable[tuple[Scenario, Gpu]]:
     """Scenarios to try. Sizes that were asked for and cannot be go into ``refused`` with the reason."""
     legal = set(valid_tensor_parallel_sizes(model_of(request.scenario)))
     asked = request.tensor_parallel_sizes
     for tensor in asked:
         if tensor not in legal:
             valid = ", ".join(map(str, sorted(legal)))
-            refused[f"TP{tensor}"] = f"{tensor} does not divide the model's heads; valid: {valid}"
+            reason = f"{tensor} does not divide the model's heads; valid: {valid}"
+            refused[f"TP{tensor}"] = Miss(constraint="layout", reason=reason)
     chosen = [find_gpu(name) for name in request.gpus] if request.gpus else list(gpus().values())
     for gpu in chosen:
         for tensor in (t for t in asked or TENSOR_SIZES if t in legal):
-            reason = ""
             if tensor > link_domain(gpu):
-                reason = f"leaves the link domain of {link_domain(gpu)} GPUs"
-            elif tensor > request.max_gpus:
-                reason = f"needs {tensor} GPUs, above max_gpus {request.max_gpus:,}"
-            if reason:
                 if asked:
-                    refused[f"{gpu.id} TP{tensor}"] = reason
+                    reason = f"leaves the link domain of {link_domain(gpu)} GPUs"
+                    refused[f"{gpu.id} TP{tensor}"] = Miss(constraint="layout", reason=reason)
                 continue
             for fmt in request.weight_formats or (request.scenario.weight_format,):
                 yield (
@@ -177,19 +187,57 @@ def _candidates(request: SizeRequest, refused: dict[str, str]) -> Iterable[tuple
                 )
 
 
-def _option(request: SizeRequest, found: Planned) -> Option | str:
+def _too_many(gpus_needed: int, request: SizeRequest) -> Miss:
+    spare = f" with {request.spare_replicas} spare" if request.spare_replicas else ""
+    return Miss(
+        constraint="max_gpus",
+        reason=f"needs {gpus_needed:,} GPUs{spare}, above max_gpus {request.max_gpus:,}",
+        by=gpus_needed / request.max_gpus,
+    )
+
+
+def _slo_miss(request: SizeRequest, found: Planned) -> Miss:
+    """How far a single request in flight stays above the SLO."""
+    alone = forecast(
+        found.deployment, np.array([1.0]), found.prompt_tokens, found.output_tokens, open_loop=True
+    )
+    misses = []
+    for name, limit, band in (
+        ("ttft", request.slo_ttft_s, alone.ttft_s),
+        ("tpot", request.slo_tpot_s, alone.tpot_s),
+    ):
+        value = float(band.value[0]) * percentile_factor(f"{name}_s", request.slo_percentile)
+        if limit is not None and value > limit:
+            misses.append((value / limit, name, value, limit))
+    by, name, value, limit = max(misses)
+    which = "median " if request.slo_percentile == 50 else f"p{request.slo_percentile:g} "
+    others = "".join(
+        f"; {other[1].upper()} too, {times_text(other[0])}" for other in misses if other[1] != name
+    )
+    return Miss(
+        constraint="ttft" if name == "ttft" else "tpot",
+        reason=f"{which}{name.upper()} is {seconds_text(value)} with a single request in flight, {times_text(by)} "
+        f"the {seconds_text(limit)} asked{others}",
+        by=by,
+    )
+
+
+def _option(request: SizeRequest, found: Planned) -> Option | Miss:
+    old = too_old(found.plan.resolved)
+    if old is not None:
+        return Miss(constraint="hardware", reason=old)
     load = largest_load(
         found, ttft_s=request.slo_ttft_s, tpot_s=request.slo_tpot_s, percentile=request.slo_percentile
     )
     if load is None:
-        return "the SLO is missed with a single request in flight"
+        return _slo_miss(request, found)
     gpu, layout = found.deployment.gpu, found.deployment.layout
     replicas = max(
         1, math.ceil(request.arrival_rate_rps / (load.rate_rps * request.utilization_ceiling) - 1e-9)
     )
     total = (replicas + request.spare_replicas) * layout.gpus
     if total > request.max_gpus:
-        return f"needs {total:,} GPUs, above max_gpus {request.max_gpus:,}"
+        return _too_many(total, request)
     rate = request.arrival_rate_rps / replicas
     at = _at_rate(found, rate)
     low, high, source, unknown = _price(request, gpu)
@@ -264,87 +312,3 @@ def _rank(request: SizeRequest, option: Option) -> tuple[float, ...]:
     if request.rank_by == "tokens_per_gpu":
         return (-option.output_tokens_per_s_per_gpu, cost)
     return (cost, option.gpus)
-
-
-def size_from(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of ``python -m capacity size`` as JSON."""
-    request = parse_size(raw)
-    options, refused = size(request)
-    shown = options[: request.limit]
-    return {
-        "arrival_rate_rps": request.arrival_rate_rps,
-        "slo": {
-            "ttft_s": request.slo_ttft_s,
-            "tpot_s": request.slo_tpot_s,
-            "percentile": request.slo_percentile,
-        },
-        "rank_by": request.rank_by,
-        "deployments": [_option_json(rank, option) for rank, option in enumerate(shown, start=1)],
-        "found": len(options),
-        "left_out": [
-            {"candidate": name, "reason": reason[:300]} for name, reason in list(refused.items())[:200]
-        ],
-        "warnings": _warnings(request, options),
-    }
-
-
-def _warnings(request: SizeRequest, options: Sequence[Option]) -> list[str]:
-    found = []
-    if not options:
-        limits = request.slo_ttft_s is not None or request.slo_tpot_s is not None
-        found.append(
-            f"no deployment meets the target; {'relax the SLO, ' if limits else ''}raise max_gpus or allow more formats"
-        )
-    if any(math.isnan(o.forecast.tpot_s.value[0]) for o in options):
-        found.append(ONE_TOKEN)
-    if request.slo_percentile != 50:
-        found.append(
-            "percentiles use the spread between requests of public open-loop runs (p99 is 3.2 x the median TTFT, 1.7 x TPOT); "
-            "your traffic may spread more"
-        )
-    if len({o.weight_format for o in options}) > 1:
-        found.append(
-            "formats differ in output quality; test it on your own prompts, speed says nothing about it"
-        )
-    return found
-
-
-def _option_json(rank: int, o: Option) -> dict[str, Any]:
-    from capacity.estimate_cli import band
-
-    cost = o.usd_per_million_output_tokens
-    return {
-        "rank": rank,
-        "gpu": o.gpu.id,
-        "weight_format": o.weight_format,
-        "tensor_parallel_size": o.tensor_parallel_size,
-        "replicas": o.replicas,
-        "spare_replicas": o.spare_replicas,
-        "gpus": o.gpus,
-        "concurrency_per_replica": float(f"{o.forecast.concurrency[0]:.4g}"),
-        "rate_per_replica_rps": float(f"{o.rate_per_replica_rps:.6g}"),
-        "most_rate_per_replica_rps": float(f"{o.most_rate_per_replica_rps:.6g}"),
-        "most_concurrency_per_replica": float(f"{o.most_concurrency_per_replica:.6g}"),
-        "utilization": float(f"{o.utilization:.4g}"),
-        "tpot_s": band(o.forecast.tpot_s, 0),
-        "ttft_s": band(o.forecast.ttft_s, 0),
-        "output_tokens_per_s_per_gpu": float(f"{o.output_tokens_per_s_per_gpu:.6g}"),
-        "usd_per_hour": None
-        if o.price_low_usd_per_hour is None or o.price_high_usd_per_hour is None
-        else {
-            "low": float(f"{o.price_low_usd_per_hour:.4g}"),
-            "high": float(f"{o.price_high_usd_per_hour:.4g}"),
-            "source": o.price_source,
-        },
-        "usd_per_million_output_tokens": None
-        if cost is None
-        else {"low": float(f"{cost[0]:.4g}"), "high": float(f"{cost[1]:.4g}")},
-        "joules_per_output_token_at_tdp": None
-        if o.joules_per_output_token is None
-        else float(f"{o.joules_per_output_token:.4g}"),
-        "stopped_by": o.stopped_by,
-        "holds_at_high_end": o.holds_at_high_end,
-        "extrapolated": o.forecast.extrapolated,
-        "unknown": list(o.unknown),
-        "notes": list(o.notes),
-    }

@@ -1,27 +1,28 @@
-"""How loads and engines are spelled by people, for the verbs estimate and size. Left out: scenario keys (scenario.py)."""
+"""How a message quotes what was given, for the verbs estimate and size. Left out: scenario keys (scenario.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-ENGINE_SPELLINGS = {
-    "tensorrt-llm": "trtllm",
-    "tensorrt_llm": "trtllm",
-    "trt-llm": "trtllm",
-    "trt_llm": "trtllm",
-}
-
 
 def seen(value: Any) -> str:
     """A value as a message quotes it, at most 40 characters.
 
-    >>> seen(None), seen(-1), seen("x"), seen({}), seen([])
-    ('missing', '-1', "'x'", 'an object', 'a list')
+    >>> seen(None), seen(-1), seen("x"), seen({}), seen([]), seen([1, 2])
+    ('missing', '-1', "'x'", 'an object', 'an empty list', 'a list of 2')
+    >>> seen(True)
+    'true'
     """
     if value is None:
         return "missing"
-    if isinstance(value, int | float | str):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, int | str):
         try:
             return repr(value)[:40]
         except ValueError:  # Python refuses to write whole numbers of thousands of digits
@@ -29,14 +30,29 @@ def seen(value: Any) -> str:
     return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
-def with_engine(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The scenario keys with the engine as the field table spells it.
+def seconds_text(seconds: float) -> str:
+    """Seconds in the unit that reads best.
 
-    >>> with_engine({"engine": "vLLM"}), with_engine({"engine": "TensorRT-LLM"})
-    ({'engine': 'vllm'}, {'engine': 'trtllm'})
+    >>> seconds_text(0.0042), seconds_text(0.25), seconds_text(3.5), seconds_text(2e-6)
+    ('4.2 ms', '250 ms', '3.5 s', '0.002 ms')
     """
-    engine = raw.get("engine")
-    if not isinstance(engine, str):
-        return dict(raw)
-    plain = engine.strip().lower()
-    return {**raw, "engine": ENGINE_SPELLINGS.get(plain, plain)}
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def between(low: float, high: float) -> str:
+    """A range as a message gives it: nobody thinks in 1e-09.
+
+    >>> between(1e-9, 1e7), between(1, 64)
+    ('above 0, at most 10,000,000', '1 to 64')
+    """
+    least = f"{low:g} to" if low == 0 or low >= 1e-3 else "above 0, at most"
+    return f"{least} {high:,.10g}"
+
+
+def times_text(ratio: float) -> str:
+    """How many times, as read.
+
+    >>> times_text(1.018), times_text(13.22), times_text(2180905.4)
+    ('1.02 x', '13.2 x', '2,180,905 x')
+    """
+    return f"{ratio:.2f} x" if ratio < 10 else f"{ratio:.1f} x" if ratio < 100 else f"{ratio:,.0f} x"

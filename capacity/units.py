@@ -27,6 +27,15 @@ def gib(n_bytes: float) -> float:
     return n_bytes / GIB
 
 
+def memory_text(n_bytes: float) -> str:
+    """Bytes as a sentence gives them: small amounts in MiB, never a rounded zero.
+
+    >>> memory_text(2 << 30), memory_text(2 << 20), memory_text(0)
+    ('2.00 GiB', '2 MiB', '0 MiB')
+    """
+    return f"{gib(n_bytes):.2f} GiB" if n_bytes >= GIB / 20 else f"{n_bytes / MIB:.3g} MiB"
+
+
 def from_gib(value_gib: float) -> int:
     """GiB as whole bytes, rounded down."""
     return math.floor(value_gib * GIB)

@@ -11,18 +11,22 @@ from capacity.errors import CapacityError
 from capacity.fixes import fixes
 from capacity.plan import plan
 from capacity.scenario import Scenario, field_table
+from capacity.scenario_keys import for_verb
 from capacity.search import QUESTIONS, search
 
 
 def run_plan(raw: dict[str, Any]) -> dict[str, Any]:
     """The plan of one scenario, with fixes when it does not fit. Raises CapacityError."""
-    found = plan(Scenario.parse(raw))
-    return answer(found, fixes=fixes(found) if found.fit != "yes" else ())
+    scenario, notes = for_verb(raw, "plan")
+    found = plan(Scenario.parse(scenario))
+    made = answer(found, fixes=fixes(found) if found.fit != "yes" else ())
+    made["warnings"] = [*notes, *made["warnings"]]
+    return made
 
 
 def run_search(raw: dict[str, Any]) -> dict[str, Any]:
     """The answer to ``question`` for ``concurrency`` full-length requests. Raises CapacityError."""
-    scenario = dict(raw)
+    scenario, notes = for_verb(raw, "search")
     question = scenario.pop("question", None)
     if not isinstance(question, str):
         raise CapacityError(f"question is missing; expected one of {', '.join(QUESTIONS)}", field="question")
@@ -38,6 +42,7 @@ def run_search(raw: dict[str, Any]) -> dict[str, Any]:
         "binding_constraint": found.plan.binding_constraint if found.plan else None,
         "tried": found.tried,
         "plan": answer(found.plan) if found.plan else None,
+        "warnings": list(notes),
     }
 
 
@@ -46,7 +51,7 @@ EXPORTS = ("report", "serve-command", "json", "csv")
 
 def run_export(raw: dict[str, Any]) -> dict[str, Any]:
     """The plan as a document: ``what`` names which one, ``content`` is its text. Raises CapacityError."""
-    scenario = dict(raw)
+    scenario, _ = for_verb(raw, "export")
     what = scenario.pop("what", None)
     if what not in EXPORTS:
         raise CapacityError(f"what is {str(what)[:40]!r}; expected one of {', '.join(EXPORTS)}", field="what")

@@ -15,7 +15,7 @@ from capacity.engine import KvRules
 from capacity.errors import CapacityError
 from capacity.kv_cache.grouping import Grouping
 from capacity.kv_cache.layer_cache import LayerCache
-from capacity.units import ceil_div, gib
+from capacity.units import ceil_div, gib, memory_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,8 +169,8 @@ def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInp
             grouping, layers, inputs, rules, available=available, bytes_per_block=bytes_per_block
         )
         refusal = (
-            f"one request of {inputs.max_model_len:,} tokens needs {gib(needed_bytes):.2f} GiB of KV cache, "
-            f"the pool has {gib(max(0, available)):.2f} GiB{' less the block that the engine keeps' if spare else ''}"
+            f"one request of {inputs.max_model_len:,} tokens needs {memory_text(needed_bytes)} of KV cache, "
+            f"the pool has {memory_text(max(0, available))}{' less the block that the engine keeps' if spare else ''}"
         )
     printed = [blocks for blocks, _, _ in per_stage] if rules.lines_per_stage else [num_blocks]
     if inputs.num_gpu_blocks_override is not None:

@@ -81,6 +81,13 @@ def planned(scenario: Scenario, *, acceptance: float | None = None) -> Planned:
     if found.fit == "no" or found.pool is None:
         raise CapacityError(f"does not fit: {found.reason or 'no KV cache is left'}", field="gpu")
     assert r.gpu is not None
+    for key in ("prompt_tokens", "output_tokens"):
+        given = getattr(scenario, key)
+        if given.cv or len(set(given.values)) > 1:
+            notes = (
+                *notes,
+                f"{key} vary: speeds are at their mean of {given.mean:,.0f}; simulate plays the spread",
+            )
     work = step_work(r.spec, r.weight_format, r.kv_format)
     layout = Layout(
         tensor=r.parallel.tensor,

@@ -92,6 +92,12 @@ def _agreeing(points: Sequence[MeasuredPoint]) -> None:
     slowest = None
     for point in ordered:
         if slowest is not None and slowest.tpot_s > CONTRADICTION * point.tpot_s:
+            if slowest.concurrency == point.concurrency:
+                raise CapacityError(
+                    f"measured_points contradict each other: tpot_s is {point.tpot_s:g} s and {slowest.tpot_s:g} s, both at "
+                    f"concurrency {point.concurrency:g}; expected points of one deployment and workload",
+                    field="measured_points",
+                )
             where = f"{slowest.tpot_s:g} s at concurrency {slowest.concurrency:g}"
             raise CapacityError(
                 f"measured_points contradict each other: tpot_s is {where} and {point.tpot_s:g} s at "

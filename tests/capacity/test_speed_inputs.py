@@ -166,3 +166,39 @@ def test_flags_reach_estimate_and_size(capsys):
     assert one["usd_per_hour"] == {"low": 2.5 * one["gpus"], "high": 2.5 * one["gpus"], "source": "yours"}
     assert main(["size", *work, *ask, "--limit", "-1"]) == 2
     assert capsys.readouterr().err.strip() == "limit is -1; expected a number, 1 to 1,000"
+
+
+def test_lengths_that_vary_are_said_to_be_taken_at_their_mean():
+    spread = run_estimate({**BASE, "prompt_tokens": {"mean": 1024, "cv": 1.0}})
+    assert spread["tpot_s"] == run_estimate(BASE)["tpot_s"]
+    assert (
+        "prompt_tokens vary: speeds are at their mean of 1,024; simulate plays the spread"
+        in spread["warnings"]
+    )
+    assert not any("vary" in text for text in run_estimate(BASE)["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"concurrency": [1, None]}, r"^concurrency\[1\] is missing; expected a number, 1 to 1,000,000$"),
+        ({"concurrency": 1e7}, "^concurrency is 10000000; expected"),
+        (
+            {"measured_points": [[8, 0.01]]},
+            r"measured_points\[0\] is a list of 2; expected concurrency and tpot_s",
+        ),
+        (
+            {"measured_points": [{"concurrency": 8, "tpot_s": 0.02}, {"concurrency": 8, "tpot_s": 0.05}]},
+            "tpot_s is 0.02 s and 0.05 s, both at concurrency 8; expected points of one deployment",
+        ),
+        ({"num_gpu_blocks_override": 1}, "the pool has 1.25 MiB less the block"),
+    ],
+)
+def test_sentences_name_the_item_and_never_round_to_zero(change, message):
+    with pytest.raises(CapacityError, match=message):
+        run_estimate({**BASE, **change})
+
+
+def test_acceptance_without_drafts_is_said_to_be_unused():
+    answer = run_estimate({**BASE, "speculative_acceptance": 0.7})
+    assert answer["warnings"][0] == "speculative_acceptance: not used without num_speculative_tokens"
