@@ -9,7 +9,7 @@ from capacity.hardware import find_gpu, gpu_ids, gpus
 
 
 def test_every_row_is_complete_or_says_why() -> None:
-    assert len(gpu_ids()) == 43
+    assert len(gpu_ids()) == 44
     for gpu in gpus().values():
         assert gpu.source and gpu.memory_basis
         if gpu.memory_gib is None:
@@ -51,6 +51,9 @@ def test_memory_is_what_start_up_logs_print(gpu_id: str, memory_gib: float) -> N
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA RTX A6000 48GB", "a6000"),
         ("NVIDIA T4 16GB", "t4"),
+        ("Tesla V100S-PCIE-32GB", "v100s-32"),
+        ("Tesla V100-PCIE-32GB", "v100-32"),
+        ("A800", "a100-80-sxm"),
         ("Tesla T4", "t4"),
         ("RTX PRO 6000", "rtxpro6000"),
         ("DGX Spark", "gb10"),

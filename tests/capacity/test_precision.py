@@ -16,6 +16,7 @@ from capacity.precision import kv_formats, resolve_kv_format, resolve_weight_for
         ("float32", "fp32"), ("fp8", "fp8-tensor"), ("FP8_DYNAMIC", "fp8-channel"), ("fp8-block128",
         "fp8-block128"),
         ("awq", "awq-int4-g128"), ("gptq", "gptq-int4-g128"), ("gptq-int4", "gptq-int4-g128"),
+        ("int4_awq", "awq-int4-g128"), ("nvfp4-awq", "nvfp4"), ("fp8e4m3", "fp8-tensor"), ("16-bit", "bf16"),
         ("int4", "gptq-int4-g128"), ("w4a16", "ct-int4-g128-sym"), ("w8a8", "int8-w8a8"), ("int8",
         "int8-w8a8"),
         ("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("bitsandbytes", "bnb-nf4"), ("Q4_K_M", "gguf-q4_k_m"),
