@@ -14,7 +14,7 @@ from statistics import median
 
 from capacity.diagnosis_case import LAST_SCRAPES, LOAD, Case, load, recent
 from capacity.queue_rules import seat_or_prefill, steps_are_full
-from capacity.telemetry import EngineSnapshot, EngineWindow, Histogram, Signals, State, open_window
+from capacity.telemetry import EngineSnapshot, EngineWindow, Histogram, Signals, State, Value, open_window
 from capacity.telemetry.window import elapsed_s
 from capacity.verdicts import (
     SEVERITIES,
@@ -24,6 +24,7 @@ from capacity.verdicts import (
     Verdict,
     actions,
     evidence,
+    for_engine,
     verdict,
 )
 
@@ -44,11 +45,8 @@ def diagnose(
         age_s=None if now_s is None else now_s - window.latest.time_s,
         interval_s=interval_s if interval_s is not None else (median(gaps) if gaps else None),
     )
-    for rule in RULES:
-        found = rule(case)
-        if found is not None:
-            return _with_rejections(case, found)
-    return _with_rejections(case, _healthy(case))
+    found = next((one for rule in RULES if (one := rule(case)) is not None), None) or _healthy(case)
+    return for_engine(with_rejections(found, signals["rejections_per_s"]), window.latest.kind)
 
 
 def down_verdict(reason: str) -> Verdict:
@@ -56,9 +54,8 @@ def down_verdict(reason: str) -> Verdict:
     return verdict("down", Severity.CRITICAL, Confidence.HIGH, f"down: {reason}", Evidence(text=reason))
 
 
-def _with_rejections(case: Case, found: Verdict) -> Verdict:
+def with_rejections(found: Verdict, rate: Value) -> Verdict:
     """Rejected requests are errors that users see: they raise any verdict to at least a warning."""
-    rate = case.signals["rejections_per_s"]
     if not rate.number:
         return found
     seen = evidence("rejections_per_s", rate, f"{rate.number:.3g} requests/s are rejected: users see errors")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from capacity.intervals import COUNTERS, FINISHED, HISTOGRAMS, HistogramDelta, Interval
-from capacity.telemetry import Breakdown, EngineSnapshot, Histogram, Reading, Value
+from capacity.telemetry import Breakdown, EngineSnapshot, Histogram, Reading, State, Value
 
 SCALAR_COUNTERS = tuple(name for name in COUNTERS if name not in (*FINISHED, "rejections"))
 
@@ -109,19 +109,22 @@ def _increments(
     old, new = previous.breakdown("finished"), current.breakdown("finished")
     if new is not None and old is not None:
         for part, value in new.parts.items():
+            if part not in old.parts and old.state is State.PARTIAL:
+                continue
             rise = _rise(old.parts.get(part, 0.0), value)
             if rise is not None:
                 name = f"finished_{part}" if f"finished_{part}" in FINISHED else "finished_other"
                 found[name] = (found.get(name) or 0.0) + rise
-    before = previous.readings.get("rejections") or previous_shared.get("rejections")
-    after = current.readings.get("rejections") or current_shared.get("rejections")
-    found["rejections"] = _rise(_total(before), _total(after))
+    name = "rejections"
+    before = _total(previous_shared[name] if name in previous_shared else previous.readings.get(name))
+    after = _total(current_shared[name] if name in current_shared else current.readings.get(name))
+    found[name] = _rise(before, after)
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _total(reading: Reading | None) -> float | None:
     if isinstance(reading, Breakdown):
-        return reading.total
+        return reading.total if reading.state is not State.PARTIAL else None
     return _number(reading)
 
 
@@ -150,7 +153,7 @@ def _delta(old: Histogram, new: Histogram) -> HistogramDelta | None:
             return None
         counts.append(rise - below)
         below = rise
-    total = None if old.sum is None or new.sum is None else new.sum - old.sum
+    total = _rise(old.sum, new.sum)
     return HistogramDelta(bounds=new.bounds, counts=tuple(counts), sum=total)
 
 

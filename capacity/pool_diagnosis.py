@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
-from capacity.diagnosis import down_verdict
+from capacity.diagnosis import down_verdict, with_rejections
 from capacity.telemetry import Signals
 from capacity.verdicts import (
     NAMES,
@@ -36,9 +36,14 @@ def diagnose_pool(
 ) -> Verdict:
     """The verdict on a pool: ``verdicts`` by engine, ``down`` by target with the reason.
 
-    A part of the pool that is down is a warning, the whole pool is critical.
+    A part of the pool that is down is a warning, the whole pool is critical. Rejected requests raise it.
     """
-    down = down or {}
+    found = _of_all(verdicts, pool, down or {})
+    told = any(one.signal == "rejections_per_s" for one in found.evidence)
+    return found if told else with_rejections(found, pool["rejections_per_s"])
+
+
+def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, str]) -> Verdict:
     if not verdicts:
         if not down:
             return verdict("unknown", Severity.INFO, Confidence.LOW, "unknown: the pool has no engine")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -163,6 +163,25 @@ def actions(verdict: str) -> tuple[Action, ...]:
     rows = [row for row in _table("verdict_actions.csv") if row["verdict"] == verdict]
     rows.sort(key=lambda row: int(row["order"]))
     return tuple(Action(action=row["action"], flag=row["flag"], cost=row["cost"]) for row in rows)
+
+
+@cache
+def _flags() -> Mapping[tuple[str, str], str]:
+    return {(row["engine"], row["flag"]): row["name"] for row in _table("engine_flags.csv")}
+
+
+def for_engine(found: Verdict, kind: str) -> Verdict:
+    """The verdict with the settings named as this engine names them; one that it has not is not named.
+
+    >>> one = Verdict(name="seat-bound", severity=Severity.WARNING, confidence=Confidence.LOW, summary="",
+    ...     actions=actions("seat-bound"))
+    >>> for_engine(one, "sglang").actions[0].flag
+    '--max-running-requests'
+    """
+    if kind == "vllm":
+        return found
+    renamed = tuple(replace(one, flag=_flags().get((kind, one.flag), "")) for one in found.actions)
+    return replace(found, actions=renamed)
 
 
 def verdict(

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from connectors.errors import BadTarget, NotAllowed, TimedOut, Unreachable
@@ -19,11 +20,15 @@ from connectors.errors import BadTarget, NotAllowed, TimedOut, Unreachable
 LOOPBACK, LINK_LOCAL, METADATA = "loopback", "link-local", "metadata"
 METADATA_ADDRESSES = frozenset({"169.254.169.254", "fd00:ec2::254", "100.100.100.200", "169.254.170.2"})
 METADATA_NAMES = frozenset({"metadata.google.internal", "metadata", "metadata.goog", "instance-data"})
+LOOPBACKS: list[tuple[int, IPv4Address | IPv6Address]] = [
+    (socket.AF_INET, IPv4Address("127.0.0.1")),
+    (socket.AF_INET6, IPv6Address("::1")),
+]
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 BARE_IPV6 = re.compile(r"^[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*(?:%\w+)?$")
 SECRET_PARTS = re.compile(r"(?i)((?:token|key|password|secret|auth\w*|signature|sig)=)[^&#\s]+")
 
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPAddress = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +62,11 @@ def address_class(address: IPAddress) -> str | None:
     >>> address_class(ipaddress.ip_address("10.0.0.5")) is None
     True
     """
-    if isinstance(address, ipaddress.IPv6Address):
+    if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         elif address in NAT64:
-            address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+            address = IPv4Address(int(address) & 0xFFFFFFFF)
         elif address.sixtofour is not None:
             address = address.sixtofour
     if str(address).partition("%")[0] in METADATA_ADDRESSES:
@@ -104,8 +109,9 @@ def metrics_url(text: str, *, path: str = "/metrics") -> str:
     scheme, _, rest = typed.rpartition("://") if "://" in typed else ("http", "", typed)
     host_part = rest.split("/", 1)[0]
     if BARE_IPV6.match(host_part):
+        address, _, port = host_part.rpartition(":")
         raise BadTarget(
-            f"an IPv6 address needs brackets, such as {scheme}://[2001:db8::5]:8000/metrics; got {host_part}"
+            f"an IPv6 address needs brackets: {scheme}://[{address or '::'}]:{port or 8000}{path}; got {host_part}"
         )
     if scheme.lower() not in ("http", "https"):
         raise BadTarget(f"scheme {scheme[:20]!r} is not valid; valid: http, https")
@@ -132,8 +138,8 @@ def _split(url: str) -> SplitResult:
 def resolve(host: str, port: int, *, seconds: float) -> list[tuple[int, IPAddress]]:
     """Address families and addresses of a host, in the resolver's order, bounded in time.
 
-    The system resolver has no deadline of its own, so it runs beside and is left behind when it takes too
-    long. Raises Unreachable, TimedOut.
+    ``localhost`` is tried in both families even where the system's table has one. The system resolver has no
+    deadline of its own, so it runs beside and is left behind when it takes too long. Raises Unreachable, TimedOut.
     """
     literal = _literal(host)
     if literal is not None:
@@ -154,7 +160,9 @@ def resolve(host: str, port: int, *, seconds: float) -> list[tuple[int, IPAddres
     thread.join(max(0.05, seconds))
     if thread.is_alive():
         raise TimedOut(f"the name {host} was not resolved in time")
-    if failed or not found:
+    if host.lower().rstrip(".") == "localhost":
+        found += LOOPBACKS
+    elif failed or not found:
         raise Unreachable(f"the name {host} does not resolve")
     return list(dict.fromkeys(found))
 

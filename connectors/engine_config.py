@@ -8,11 +8,11 @@ release; "None" means unset.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capacity.telemetry import EngineConfig, Reading, State, Value, unknown
+from connectors.readings import LARGEST
 from connectors.vocabulary import Row
 
 Series = tuple[str, Mapping[str, str], float, str]
@@ -34,15 +34,18 @@ def _number(labels: Mapping[str, str], *names: str) -> float | None:
             value = float(labels[name])
         except (KeyError, ValueError):
             continue
-        if math.isfinite(value) and value > 0:
+        if 0 < value < LARGEST:
             return value
     return None
 
 
-def _label_value(number: float | None, label: str, metric: str) -> Value:
-    if number is None:
-        return unknown(State.NOT_EXPORTED, f"no usable {label} label on {metric}", metric=metric)
-    return Value(value=number, metric=metric)
+def _label_value(labels: Mapping[str, str], label: str, metric: str) -> Value:
+    number = _number(labels, label)
+    if number is not None:
+        return Value(value=number, metric=metric)
+    if label in labels:
+        return unknown(State.MISSING, f"{label} is {labels[label]!r} on {metric}", metric=metric)
+    return unknown(State.NOT_EXPORTED, f"no {label} label on {metric}", metric=metric)
 
 
 def engine_config(
@@ -51,6 +54,7 @@ def engine_config(
     readings: Mapping[str, Reading],
     *,
     limits: Limits | None,
+    kind: str = "vllm",
 ) -> EngineConfig:
     """Capacity of one engine; readings of engines that export blocks or tokens as gauges are used as they
     are.
@@ -66,21 +70,36 @@ def engine_config(
     infos.sort(key=lambda one: _number(one[1], "num_gpu_blocks") is not None)
     labels: Mapping[str, str] = infos[-1][1] if infos else {}
     metric = infos[-1][3] if infos else ""
-    blocks = _label_value(_number(labels, "num_gpu_blocks"), "num_gpu_blocks", metric) if infos else UNSET
-    size = _label_value(_number(labels, "block_size"), "block_size", metric) if infos else UNSET
+    if infos:
+        blocks = _label_value(labels, "num_gpu_blocks", metric)
+        size = _label_value(labels, "block_size", metric)
+    else:
+        blocks, size = (_unset(readings, kind, signal) for signal in ("num_blocks", "block_size"))
     blocks = _gauge(readings, "num_blocks") or blocks
     size = _gauge(readings, "block_size") or size
     tokens = _capacity(labels, metric, blocks, size, _gauge(readings, "kv_capacity_tokens"))
+    if tokens.number is None and blocks.number is None and kind != "vllm":
+        tokens = _unset(readings, kind, "kv_capacity_tokens")
     return EngineConfig(
         block_size=size,
         num_blocks=blocks,
         kv_capacity_tokens=tokens,
-        max_concurrency=_concurrency(labels, metric, tokens, limits),
+        max_concurrency=_concurrency(labels, metric, tokens, limits, kind),
         gpu_memory_utilization=_number(labels, "gpu_memory_utilization"),
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_model_len=limits.max_model_len,
         labels=dict(labels),
+    )
+
+
+def _unset(readings: Mapping[str, Reading], kind: str, signal: str) -> Value:
+    """Why an engine without ``cache_config_info`` gives no such number."""
+    found = readings.get(signal)
+    if kind == "vllm":
+        return UNSET
+    return (
+        found if isinstance(found, Value) else unknown(State.NOT_EXPORTED, f"{kind} exports no such metric")
     )
 
 
@@ -103,11 +122,11 @@ def _capacity(
     return Value(
         value=blocks.number * size.number,
         metric=blocks.metric,
-        reason="num_gpu_blocks x block_size, as this release states no token count; wrong for hybrid models",
+        reason="blocks x block size, as this release states no token count; wrong for hybrid models",
     )
 
 
-def _concurrency(labels: Mapping[str, str], metric: str, tokens: Value, limits: Limits) -> Value:
+def _concurrency(labels: Mapping[str, str], metric: str, tokens: Value, limits: Limits, kind: str) -> Value:
     stated = _number(labels, "kv_cache_max_concurrency")
     if stated is not None:
         return Value(value=stated, metric=metric)
@@ -115,5 +134,5 @@ def _concurrency(labels: Mapping[str, str], metric: str, tokens: Value, limits: 
         value = tokens.number / limits.max_model_len
         return Value(value=value, metric=tokens.metric, reason="tokens / max_model_len of the target's entry")
     if not labels:
-        return UNSET
+        return _unset({}, kind, "max_concurrency")
     return unknown(State.NOT_EXPORTED, "this release states no concurrency and max_model_len is not known")

@@ -9,6 +9,7 @@ Text and OpenMetrics are chosen by content type and judged by the body. Bodies t
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ EXEMPLAR = re.compile(r' # \{[^"]*(?:"(?:[^"\\]|\\.)*"[^"]*)*$')
 TITLE = re.compile(r"<title[^>]*>([^<]{1,60})", re.IGNORECASE)
 
 KNOWN_SERIES = 60_000
+UNREADABLE = (ValueError, OverflowError)
 
 _known: dict[str, tuple[str, Mapping[str, str]]] = {}
 
@@ -170,7 +172,7 @@ def _learn(series: Iterable[str]) -> None:
     rest = list(dict.fromkeys(bare.values()))
     try:
         found = [s for f in parse_text("".join(f"{one} 0\n" for one in rest)) for s in f.samples]
-    except ValueError:
+    except UNREADABLE:
         return
     if len(found) != len(rest):
         return
@@ -189,9 +191,17 @@ def _sample(line: str) -> Sample:
     if known is None or "_" in value or len(value.split()) != 1:
         for family in parse_text(line + "\n"):
             for sample in family.samples:
-                return sample
+                return _finite_size(sample)
         raise ValueError(f"no sample in {line[:60]!r}")
     return Sample(*known, float(value))  # type: ignore[arg-type]
+
+
+def _finite_size(sample: Sample) -> Sample:
+    """The parsers give whole numbers of any length; one beyond a float's range is infinite."""
+    try:
+        return sample._replace(value=float(sample.value))
+    except OverflowError:
+        return sample._replace(value=math.copysign(math.inf, sample.value > 0 or -1))
 
 
 def _samples(lines: Iterable[str], *, openmetrics: str | None) -> Iterator[Sample]:
@@ -200,7 +210,7 @@ def _samples(lines: Iterable[str], *, openmetrics: str | None) -> Iterator[Sampl
         yield from map(_sample, lines)
         return
     for family in parse_openmetrics(openmetrics):
-        yield from family.samples
+        yield from map(_finite_size, family.samples)
 
 
 def _read_all(found: _Lines) -> tuple[list[Sample], list[str]]:
@@ -210,14 +220,14 @@ def _read_all(found: _Lines) -> tuple[list[Sample], list[str]]:
     _learn(_key(line) for lines in found.families.values() for line in lines)
     try:
         return list(_samples((x for f in found.families.values() for x in f), openmetrics=None)), []
-    except ValueError:
+    except UNREADABLE:
         pass
     samples: list[Sample] = []
     broken: list[str] = []
     for family, lines in found.families.items():
         try:
             samples += _samples(lines, openmetrics=None)
-        except ValueError:
+        except UNREADABLE:
             broken.append(family)
     return samples, broken
 
@@ -226,7 +236,7 @@ def _read_openmetrics(text: str, wanted: Callable[[str], bool]) -> list[Sample] 
     """OpenMetrics by its own strict parser, or None where the page is not strictly OpenMetrics."""
     try:
         return [s for s in _samples((), openmetrics=text) if wanted(s.name)]
-    except ValueError:
+    except UNREADABLE:
         return None
 
 

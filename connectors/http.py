@@ -108,13 +108,17 @@ def _connect(host: str, port: int) -> socket.socket:
         left = _left()
         if left <= 0:
             raise TimedOut("no connection in time")
-        sock = _BoundSocket(family, socket.SOCK_STREAM)
+        try:
+            sock = _BoundSocket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            failure = failure or error
+            continue
         sock.settimeout(left if address == found[-1][1] else max(0.1, left / 2))
         try:
             sock.connect((str(address), port))
         except OSError as error:
             sock.close()
-            failure = error
+            failure = error if isinstance(error, ConnectionRefusedError) else failure or error
             continue
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(max(0.05, _left()))

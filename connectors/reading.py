@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client.samples import Sample
 
-from capacity.telemetry import EngineSnapshot, Reading
+from capacity.telemetry import EngineSnapshot, Reading, State, unknown
 from connectors import vocabulary
 from connectors.engine_config import Limits, engine_config
-from connectors.readings import absent, read_row, shared_reading
+from connectors.readings import LARGEST, absent, read_row, shared_reading
 from connectors.releases import infer_release
 from connectors.vocabulary import KINDS, Row
 
@@ -214,7 +214,10 @@ def read(
     ids = labels_of([part.key for _, part in split])
     if len(set(ids)) < len(ids):
         ids = [f"{label}/{name}" for label, (name, _) in zip(ids, split, strict=True)]
-    process_start = next((v for o, s in others.items() for _, _, v, _ in s if met[o].kind == "time"), None)
+    process_start = next(
+        (v for o, s in others.items() for _, _, v, _ in s if met[o].kind == "time" and 0 < v < LARGEST), None
+    )
+    shared = _shared(homeless, others, met)
     engines: list[EngineSnapshot] = []
     for label, (model, group) in zip(ids, split, strict=True):
         kind = _kind(group, met)
@@ -231,7 +234,12 @@ def read(
             present |= {row.order for row in candidates if group.rows.get(row.order)}
         release = infer_release(kind, present, complete=complete)
         for signal in vocabulary.signals():
-            if signal not in readings:
+            if signal in readings:
+                continue
+            if signal in shared:
+                reason = "carries no label of one engine: it counts for the pool"
+                readings[signal] = unknown(State.MISSING, reason, metric=shared[signal].metric)
+            else:
                 readings[signal] = absent(signal, kind, release.lowest, complete=complete)
         readings |= _by_model(group.rows, met)
         notes += _sequences_note(readings)
@@ -240,7 +248,7 @@ def read(
             for order, series in group.rows.items()
             if met[order].signal in ("prompt_tokens", "generation_tokens")
             for suffix, _, v, _ in series
-            if suffix == "_created" and v > 0
+            if suffix == "_created" and 0 < v < LARGEST
         ]
         engines.append(
             EngineSnapshot(
@@ -253,13 +261,12 @@ def read(
                 sampled_s=group.sampled_s,
                 started_at_s=min(created) if created else process_start,
                 readings=readings,
-                config=engine_config(group.rows, met, readings, limits=limits),
+                config=engine_config(group.rows, met, readings, limits=limits, kind=kind),
                 names=_names(group),
                 notes=tuple(notes),
                 complete=complete,
             )
         )
-    shared = _shared(homeless, others, met)
     return Read(engines=tuple(engines), shared=shared, notes=())
 
 

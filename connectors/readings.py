@@ -17,6 +17,7 @@ from connectors.vocabulary import Release, Row, release_text
 Series = tuple[str, Mapping[str, str], float, str]
 FRACTIONS = ("kv_usage", "cpu_kv_usage", "prefix_hit_rate", "spec_acceptance_rate")
 FRACTION_LIMIT = 1.001
+LARGEST = 1e30
 
 
 def read_row(row: Row, series: Sequence[Series], notes: list[str]) -> Reading | None:
@@ -42,11 +43,14 @@ def read_row(row: Row, series: Sequence[Series], notes: list[str]) -> Reading | 
 
 
 def _bad(value: float) -> str | None:
+    """What is wrong with a number of something that is counted, None where nothing is. No count, byte total or
+    time stamp reaches ``LARGEST``, and sums of what is below it stay finite.
+    """
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "an infinite value"
-    return f"{value:g}" if value < 0 else None
+    return f"{value:g}" if value < 0 or value > LARGEST else None
 
 
 def _scalar(row: Row, series: Sequence[Series], notes: list[str]) -> Value:
@@ -178,7 +182,7 @@ def _histogram(row: Row, series: Sequence[Series], notes: list[str]) -> Histogra
         else:
             counts = {bound: counts[bound] + value for bound, value in found.items()}
         sums = [value for suffix, _, value, _ in part if suffix == "_sum"]
-        good = len(sums) == 1 and math.isfinite(sums[0])
+        good = len(sums) == 1 and _bad(sums[0]) is None
         total = total + sums[0] if good and total is not None else None
     assert counts is not None
     bounds = tuple(sorted(b for b in counts if not math.isinf(b)))
@@ -202,11 +206,22 @@ def absent(signal: str, kind: str, lowest: Release | None, *, complete: bool) ->
     if not candidates:
         return unknown(State.NOT_EXPORTED, f"{kind} exports no such metric")
     newest = candidates[0]
-    if lowest is not None and newest.first is not None and newest.first > lowest:
-        reason = f"not in this page; {newest.name} is exported from {release_text(newest.first)} on"
-        return unknown(State.NOT_EXPORTED, reason)
-    if lowest is not None and newest.last is not None and newest.last < lowest:
+    if all(row.gone for row in candidates):
+        return unknown(State.NOT_EXPORTED, f"{newest.name} is not in this page: {newest.source}")
+    due = [row for row in candidates if _exported(row, lowest)]
+    if lowest is not None and not due:
+        if newest.first is not None and newest.first > lowest:
+            reason = f"not in this page; {newest.name} is exported from {release_text(newest.first)} on"
+            return unknown(State.NOT_EXPORTED, reason)
         return unknown(State.NOT_EXPORTED, f"{newest.name} is gone: {newest.source}")
-    if newest.optional:
-        return unknown(State.MISSING, f"{newest.name} is not in this page: {newest.source}")
-    return unknown(State.MISSING, f"{newest.name} is not in this page although it should be")
+    named = " or ".join(row.name for row in due or candidates[:1])
+    if all(row.optional for row in due or candidates[:1]) and candidates[0].optional:
+        return unknown(State.MISSING, f"{named} is not in this page: {newest.source}")
+    return unknown(State.MISSING, f"{named} is not in this page although it should be")
+
+
+def _exported(row: Row, lowest: Release | None) -> bool:
+    """Whether the release a page is known to be at least of may export this name."""
+    if lowest is None:
+        return not row.gone
+    return (row.first is None or row.first <= lowest) and (row.last is None or row.last >= lowest)

@@ -26,7 +26,8 @@ class Row:
     """One name that can answer a signal. Rows of one signal and engine stand newest first.
 
     ``first`` and ``last`` are the releases that export it (None: not tied to releases, or still there);
-    ``optional`` names appear only with a feature or flag. ``part`` is the label that splits a breakdown,
+    ``optional`` names appear only with a feature or flag, ``gone`` ones only in builds of the past that no
+    name tells from today's. ``part`` is the label that splits a breakdown,
     ``select`` a label value to keep, ``combine`` how series of one engine are put together.
     """
 
@@ -40,6 +41,7 @@ class Row:
     first: Release | None
     last: Release | None
     optional: bool
+    gone: bool
     source: str
     order: int
 
@@ -80,7 +82,8 @@ def rows() -> tuple[Row, ...]:
                 combine=row["combine"],
                 first=release(row["first"]),
                 last=release(row["last"]),
-                optional=row["presence"] == "optional",
+                optional=row["presence"] != "always",
+                gone=row["presence"] == "gone",
                 source=row["source"],
                 order=order,
             )

@@ -14,11 +14,13 @@ from dataclasses import replace
 from capacity.telemetry.quantiles import merge
 from capacity.telemetry.signals import (
     LATENCIES,
+    MORE_ACCEPTED,
+    MORE_HITS,
     SIGNALS,
     Signals,
     engine_signals,
     percentiles,
-    ratio,
+    share,
 )
 from capacity.telemetry.values import Histogram, State, Value, unknown
 from capacity.telemetry.window import EngineWindow, Increase
@@ -36,6 +38,14 @@ TOTALS = (
     "rejections_per_s",
     "recomputed_tokens_per_s",
     "swapped",
+)
+UNOWNED = (
+    "prompt_tokens_per_s",
+    "generation_tokens_per_s",
+    "requests_per_s",
+    "preemptions_per_s",
+    "rejections_per_s",
+    "finished_by_reason",
 )
 NO_ENGINE = "no engine of this pool can be read"
 
@@ -59,7 +69,8 @@ def pool_signals(
     shared: Sequence[EngineWindow] = (),
     down: Mapping[str, str] | None = None,
 ) -> Signals:
-    """Signals of a pool. ``shared``: windows over readings that carry no engine label (admission rejections).
+    """Signals of a pool. ``shared``: windows over readings of a target that carry no engine label (admission
+    rejections, SGLang's counters with several ranks); they count where no engine of the target has its own.
 
     ``down``: targets that did not answer, with the reason; their share of every total is unknown and said.
     """
@@ -70,22 +81,30 @@ def pool_signals(
         return Signals(values={n: unknown(State.DOWN, reason) for n in names}, seconds=None)
     each = {label(w, windows): engine_signals(w) for w in windows}
     missing = [*down]
-    values: dict[str, Value] = {name: _total(name, each, missing) for name in TOTALS}
+    target_of = {label(w, windows): w.target for w in windows}
+    loose = {w.target: engine_signals(w) for w in shared}
+    values: dict[str, Value] = {}
+    for name in TOTALS:
+        extra = _unowned(name, each, target_of, loose)
+        covered = {key for key, target in target_of.items() if target in extra}
+        values[name] = _total(name, {k: v for k, v in each.items() if k not in covered} | extra, missing)
     values["kv_usage"] = _worst("kv_usage", each, missing)
     values["block_size"] = _same("block_size", each)
     values["waiting_by_reason"] = _merged_parts("waiting_by_reason", each, missing)
-    values["finished_by_reason"] = _merged_parts("finished_by_reason", each, missing)
+    finished = _unowned("finished_by_reason", each, target_of, loose)
+    owned = {k: v for k, v in each.items() if target_of[k] not in finished}
+    values["finished_by_reason"] = _merged_parts("finished_by_reason", owned | finished, missing)
     values["sleep_state"] = _sleep(each)
     values["lora"] = _lora(each)
     values["prefix_cache_hit_rate"] = _pool_ratio(
-        windows, "prefix_hits", "prefix_queries", each, "prefix_cache_hit_rate"
+        windows, "prefix_hits", "prefix_queries", each, "prefix_cache_hit_rate", MORE_HITS
     )
     values["spec_decode_acceptance"] = _pool_ratio(
-        windows, "spec_accepted_tokens", "spec_draft_tokens", each, "spec_decode_acceptance"
+        windows, "spec_accepted_tokens", "spec_draft_tokens", each, "spec_decode_acceptance", MORE_ACCEPTED
     )
     for name in LATENCIES:
-        values |= percentiles(name, _merged(name, windows))
-    steps = _merged("step_tokens", windows)
+        values |= percentiles(name, _merged(name, windows, shared))
+    steps = _merged("step_tokens", windows, shared)
     values["tokens_per_step"] = (
         Value(value=steps.mean, state=steps.state, metric=steps.metric, reason=steps.reason)
         if isinstance(steps, Histogram) and steps.mean is not None
@@ -93,10 +112,6 @@ def pool_signals(
         if isinstance(steps, Value)
         else unknown(State.MISSING, "no step in the window", metric=steps.metric)
     )
-    for window in shared:
-        rejected = window.increase("rejections")
-        if rejected.metric is not None:
-            values["rejections_per_s"] = rejected.rate()
     return Signals(
         values=values,
         seconds=max((w.seconds for w in windows if w.seconds is not None), default=None),
@@ -105,14 +120,26 @@ def pool_signals(
     )
 
 
+def _unowned(
+    name: str, each: Mapping[str, Signals], target_of: Mapping[str, str], loose: Mapping[str, Signals]
+) -> dict[str, Signals]:
+    """Targets whose readings without an engine label answer a signal that none of their engines answers."""
+    owners = {target_of[key] for key, signals in each.items() if signals[name].known}
+    return {
+        target: signals
+        for target, signals in loose.items()
+        if target not in owners and name in UNOWNED and signals[name].metric is not None
+    }
+
+
 def _numbers(name: str, each: Mapping[str, Signals]) -> dict[str, float | None]:
     return {key: signals.number(name) for key, signals in each.items()}
 
 
 def _unknown_of(name: str, each: Mapping[str, Signals]) -> Value:
-    found = [signals[name] for signals in each.values()]
-    first = found[0]
-    return unknown(first.state, first.reason or "not known", metric=first.metric)
+    first = next(iter(each.values()))[name]
+    state = State.MISSING if first.state is State.OK else first.state
+    return unknown(state, first.reason or "not known", metric=first.metric)
 
 
 def _gaps(numbers: Mapping[str, float | None], missing: Sequence[str]) -> str | None:
@@ -133,7 +160,8 @@ def _total(name: str, each: Mapping[str, Signals], missing: Sequence[str]) -> Va
     if not known:
         return _unknown_of(name, each)
     gap = _gaps(numbers, missing)
-    first = next(s[name] for s in each.values() if s.number(name) is not None)
+    answered = [s[name] for s in each.values() if s.number(name) is not None]
+    first = next((v for v in answered if v.state is not State.OK), answered[0])
     return Value(
         value=math.fsum(known),
         state=_state(name, each, gap),
@@ -215,7 +243,7 @@ def _lora(each: Mapping[str, Signals]) -> Value:
 
 
 def _pool_ratio(
-    windows: Sequence[EngineWindow], top: str, bottom: str, each: Mapping[str, Signals], name: str
+    windows: Sequence[EngineWindow], top: str, bottom: str, each: Mapping[str, Signals], name: str, over: str
 ) -> Value:
     """Ratio of totals over the engines that know both parts; a single engine's own value as it is."""
     if len(windows) == 1:
@@ -225,9 +253,18 @@ def _pool_ratio(
         (t, b) for t, b in zip(tops, bottoms, strict=True) if t.amount is not None and b.amount is not None
     ]
     if not pairs:
+        own = [signals[name] for signals in each.values()]
+        if any(one.known for one in own):
+            reason = "averages of the engines' own cannot be put together"
+            return replace(
+                unknown(State.PARTIAL, reason, metric=own[0].metric), by_engine=_numbers(name, each)
+            )
         return _unknown_of(name, each)
-    return ratio(
-        _sum([t for t, _ in pairs]), _sum([b for _, b in pairs]), idle="nothing was counted in the window"
+    return share(
+        _sum([t for t, _ in pairs]),
+        _sum([b for _, b in pairs]),
+        idle="nothing was counted in the window",
+        over=over,
     )
 
 
@@ -236,8 +273,12 @@ def _sum(increases: Sequence[Increase]) -> Increase:
     return replace(worst, amount=math.fsum(one.amount or 0.0 for one in increases))
 
 
-def _merged(name: str, windows: Sequence[EngineWindow]) -> Histogram | Value:
+def _merged(name: str, windows: Sequence[EngineWindow], shared: Sequence[EngineWindow]) -> Histogram | Value:
+    """The engines' histograms as one, with those of a target that carry no engine label."""
     found = [w.histograms.get(name, w.latest.value(name)) for w in windows]
+    owners = {w.target for w, h in zip(windows, found, strict=True) if isinstance(h, Histogram)}
+    loose = {w.target: w.histograms[name] for w in shared if w.target not in owners and name in w.histograms}
+    found = [h for w, h in zip(windows, found, strict=True) if w.target not in loose] + [*loose.values()]
     known = [h for h in found if isinstance(h, Histogram)]
     if not known:
         return next(h for h in found if isinstance(h, Value))

@@ -82,7 +82,8 @@ def merge(histograms: Sequence[Histogram]) -> Histogram | Value:
     for one in histograms[1:]:
         shared &= set(one.bounds)
     if not shared and any(one.bounds for one in histograms):
-        return unknown(State.PARTIAL, "the engines have different buckets and share no bound: not merged")
+        reason = "the engines have different buckets and share no bound: not merged"
+        return unknown(State.PARTIAL, reason, metric=histograms[0].metric)
     bounds = tuple(sorted(shared))
     counts = [0.0] * (len(bounds) + 1)
     for one in histograms:

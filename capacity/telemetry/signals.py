@@ -40,6 +40,8 @@ SIGNALS = (
     "spec_decode_acceptance",
 )
 IMPLAUSIBLE_MEAN_SHARE = 0.1
+MORE_HITS = "more hits than look-ups were reported"
+MORE_ACCEPTED = "more accepted than drafted tokens were reported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +119,9 @@ def _implausible(histogram: Histogram) -> str | None:
     return None
 
 
-def ratio(top: Increase, bottom: Increase, *, idle: str) -> Value:
-    """``top / bottom`` of the same window; unknown where either is, or where nothing happened (``idle``
-    says it).
+def share(top: Increase, bottom: Increase, *, idle: str, over: str) -> Value:
+    """``top / bottom`` of the same window, a part of a whole; unknown where either is, where nothing happened
+    (``idle`` says it) or where the part is larger than the whole (``over``).
     """
     metric = " / ".join(m for m in (top.metric, bottom.metric) if m) or None
     if top.amount is None or bottom.amount is None:
@@ -127,6 +129,8 @@ def ratio(top: Increase, bottom: Increase, *, idle: str) -> Value:
         return unknown(one.state, one.reason or "not known", metric=one.metric)
     if bottom.amount <= 0:
         return unknown(State.MISSING, idle, metric=metric)
+    if top.amount > bottom.amount:
+        return unknown(State.MISSING, over, metric=metric)
     state = top.state if top.state is not State.OK else bottom.state
     return Value(
         value=top.amount / bottom.amount, state=state, metric=metric, reason=top.reason or bottom.reason
@@ -138,7 +142,7 @@ def _mean(histogram: Histogram | Value | None, *, idle: str) -> Value:
         return unknown(State.MISSING, "not in the window")
     if isinstance(histogram, Value):
         return histogram
-    if histogram.mean is None or not math.isfinite(histogram.mean):
+    if histogram.mean is None:
         return unknown(State.MISSING, idle, metric=histogram.metric)
     return Value(
         value=histogram.mean, state=histogram.state, metric=histogram.metric, reason=histogram.reason
@@ -162,7 +166,10 @@ def _finished(window: EngineWindow) -> Value:
             return Value(value={"finished": total.amount}, metric=total.metric, reason=total.reason)
         return window.latest.value("finished")
     known = {name: inc.amount for name, inc in parts.items() if inc.amount is not None}
-    one = next(iter(parts.values()))
+    one = next((inc for inc in parts.values() if inc.state is not State.OK), next(iter(parts.values())))
+    newest = window.latest.breakdown("finished")
+    if newest is not None and newest.state is State.PARTIAL:
+        one = replace(one, state=newest.state, reason=newest.reason)
     if not known:
         return unknown(one.state, one.reason or "not known", metric=one.metric)
     return Value(value=known, state=one.state, metric=one.metric, reason=one.reason)
@@ -182,12 +189,10 @@ def _prefix_hit_rate(window: EngineWindow) -> Value:
     hits, queries = window.increase("prefix_hits"), window.increase("prefix_queries")
     gauge = window.latest.value("prefix_hit_rate")
     if queries.amount is None and gauge.known:
-        return replace(gauge, reason="the engine's own average since it started")
+        return replace(gauge, reason="the engine's own figure, not of this window")
     if queries.amount is None and queries.state is not State.MISSING and gauge.metric is not None:
         return gauge
-    value = ratio(hits, queries, idle="no prefix was looked up in the window")
-    if value.known and (value.number or 0.0) > 1.0:
-        return unknown(State.MISSING, "more hits than look-ups were reported", metric=value.metric)
+    value = share(hits, queries, idle="no prefix was looked up in the window", over=MORE_HITS)
     if value.known and (window.increase("preemptions").amount or 0.0) > 0 and window.seconds is not None:
         return replace(value, reason="preempted requests look up their own blocks again and inflate this")
     return value
@@ -198,7 +203,8 @@ def _acceptance(window: EngineWindow) -> Value:
     gauge = window.latest.value("spec_acceptance_rate")
     if drafted.amount is None and gauge.known:
         return gauge
-    return ratio(window.increase("spec_accepted_tokens"), drafted, idle="nothing was drafted in the window")
+    accepted = window.increase("spec_accepted_tokens")
+    return share(accepted, drafted, idle="nothing was drafted in the window", over=MORE_ACCEPTED)
 
 
 def recomputed(preemptions: Value, kv_usage: Value, capacity: Value, running: Value) -> Value:
@@ -210,7 +216,7 @@ def recomputed(preemptions: Value, kv_usage: Value, capacity: Value, running: Va
         return preemptions
     if rate == 0:
         return Value(value=0.0, metric=preemptions.metric)
-    if not held or not tokens or not sequences:
+    if not held or not tokens or not sequences or sequences < 1:
         return unknown(
             State.MISSING, "needs KV usage, capacity and running requests", metric=preemptions.metric
         )

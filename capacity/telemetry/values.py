@@ -136,7 +136,10 @@ class Histogram:
     @property
     def mean(self) -> float | None:
         """Mean observation, None where nothing was observed or the sum is unknown."""
-        return self.sum / self.count if self.count > 0 and self.sum is not None else None
+        if self.count <= 0 or self.sum is None:
+            return None
+        mean = self.sum / self.count
+        return mean if math.isfinite(mean) else None
 
 
 Reading = Value | Breakdown | Histogram

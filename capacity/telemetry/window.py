@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from capacity.errors import CapacityError
@@ -96,9 +96,10 @@ def elapsed_s(before: EngineSnapshot, after: EngineSnapshot) -> float:
 
 
 def _number(reading: Reading | None) -> float | None:
+    """What a counter stood at; the total of a breakdown with a part that could not be read is not known."""
     if isinstance(reading, Value):
         return reading.number
-    return reading.total if isinstance(reading, Breakdown) else None
+    return reading.total if isinstance(reading, Breakdown) and reading.state is not State.PARTIAL else None
 
 
 def restarted(before: EngineSnapshot, after: EngineSnapshot) -> bool:
@@ -222,19 +223,38 @@ def _increase(signal: str, kept: Sequence[EngineSnapshot], pairs: Sequence[bool]
         if value is not None and reading is not None:
             points.append((i, value))
             metric = reading.metric
+    newest = kept[-1].readings.get(signal)
+    if isinstance(newest, Breakdown) and newest.state is State.PARTIAL and len(points) < 2:
+        return Increase(
+            amount=None, seconds=None, state=newest.state, metric=newest.metric, reason=newest.reason
+        )
     return _rise(points, kept, pairs, single, metric)
 
 
 def _parts(
     signal: str, kept: Sequence[EngineSnapshot], pairs: Sequence[bool], single: str
 ) -> dict[str, Increase]:
-    """Increases by label value. A value that first appears beside its family counts from zero."""
+    """Increases by label value."""
     seen = [(i, b) for i, s in enumerate(kept) if (b := s.breakdown(signal)) is not None]
     names = dict.fromkeys(name for _, b in seen for name in b.parts)
-    return {
-        name: _rise([(i, b.parts.get(name, 0.0)) for i, b in seen], kept, pairs, single, seen[-1][1].metric)
-        for name in names
-    }
+    metric = seen[-1][1].metric
+    return {name: _rise(_part(name, seen, pairs), kept, pairs, single, metric) for name in names}
+
+
+def _part(name: str, seen: Sequence[tuple[int, Breakdown]], pairs: Sequence[bool]) -> list[Point]:
+    """Points of one label value. It counts from zero until it first appears beside its family, and after a
+    restart; one that is gone without a restart, or could not be read, is a gap.
+    """
+    points: list[Point] = []
+    last: int | None = None
+    for i, found in seen:
+        value = found.parts.get(name)
+        if value is not None:
+            last = i
+        elif found.state is State.PARTIAL or (last is not None and not any(pairs[last:i])):
+            continue
+        points.append((i, value or 0.0))
+    return points
 
 
 def _histogram(
@@ -267,10 +287,11 @@ def _histogram(
         base = (0.0,) * len(counts) if fresh else before.counts
         counts = [c + (b - a) for c, a, b in zip(counts, base, after.counts, strict=True)]
         start = 0.0 if fresh else before.sum
-        total = None if total is None or start is None or after.sum is None else total + after.sum - start
+        known = total is not None and start is not None and after.sum is not None and after.sum >= start
+        total = total + after.sum - start if known else None  # type: ignore[operator]
     return Histogram(
         bounds=newest.bounds,
-        counts=tuple(counts),
+        counts=tuple(accumulate(counts, max)),
         sum=total,
         metric=newest.metric,
         state=State.RESET if reset else State.OK,

@@ -7,6 +7,7 @@ import pytest
 from capacity.telemetry import Breakdown, EngineSnapshot, Histogram, State, TargetSnapshot
 from connectors import vocabulary
 from connectors.demo_engine import DemoPool
+from connectors.report import pool_report
 from connectors.scrape import snapshot_of
 
 
@@ -146,6 +147,33 @@ def test_rejections_without_an_engine_label() -> None:
     shared = pair.shared["rejections"]
     assert isinstance(shared, Breakdown) and shared.total == 7
     assert all(e.breakdown("rejections") is None for e in pair.engines)
+    assert all("counts for the pool" in e.value("rejections").reason for e in pair.engines)
+
+
+def test_rejections_of_a_pool_of_ranks_are_said_and_added_over_targets() -> None:
+    rejected = 'vllm:admission_rejections_total{{model_name="m",reason="max_num_queued_reqs"}} {}\n'
+    ranks = "".join(
+        f'vllm:num_requests_{name}{{engine="{rank}",model_name="m"}} {count}\n'
+        for rank in (0, 1)
+        for name, count in (("running", 1), ("waiting", 0))
+    )
+    pages = [(ranks + rejected.format(n)).encode() for n in (7, 17)]
+    shots = {t: [snapshot_of(page, target=t, time_s=10.0 * i) for i, page in enumerate(pages)] for t in "ab"}
+    found = pool_report("pool", shots)
+    assert found.signals["rejections_per_s"].value == 2.0
+    assert found.verdict.severity == "warning"
+    assert found.verdict.summary.endswith("requests are rejected")
+    assert found.verdict.actions[0].flag.startswith("max_num_queued_reqs")
+
+
+def test_a_signal_under_another_name_is_not_said_to_be_of_another_release() -> None:
+    """Every vLLM release has a KV usage and a time between tokens, whatever it calls them."""
+    engine = one("vllm:num_requests_running 1\nvllm:request_queue_time_seconds_count 3\n")
+    for signal, name in (("kv_usage", "gpu_cache_usage_perc"), ("itl_s", "time_per_output_token_seconds")):
+        assert engine.value(signal).state is State.MISSING, signal
+        assert name in engine.value(signal).reason
+    assert engine.value("waiting_by_reason").state is State.NOT_EXPORTED
+    assert engine.value("tpot_s").reason.endswith("is exported from 0.11 on")
 
 
 def test_two_base_models_on_one_page_are_two_engines() -> None:
