@@ -24,7 +24,7 @@ from capacity.verdicts import (
     Verdict,
     actions,
     evidence,
-    for_engine,
+    named_for,
     verdict,
 )
 
@@ -46,7 +46,8 @@ def diagnose(
         interval_s=interval_s if interval_s is not None else (median(gaps) if gaps else None),
     )
     found = next((one for rule in RULES if (one := rule(case)) is not None), None) or _healthy(case)
-    return for_engine(with_rejections(found, signals["rejections_per_s"]), window.latest.kind)
+    found = with_rejections(found, signals["rejections_per_s"])
+    return replace(found, actions=named_for(window.latest.kind, found.actions))
 
 
 def down_verdict(reason: str) -> Verdict:

@@ -8,7 +8,7 @@ API and alert rules share. Left out: the rules that choose a verdict (``diagnosi
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -170,18 +170,15 @@ def _flags() -> Mapping[tuple[str, str], str]:
     return {(row["engine"], row["flag"]): row["name"] for row in _table("engine_flags.csv")}
 
 
-def for_engine(found: Verdict, kind: str) -> Verdict:
-    """The verdict with the settings named as this engine names them; one that it has not is not named.
+def named_for(kind: str, found: Iterable[Action]) -> tuple[Action, ...]:
+    """Actions with the settings named as this engine names them; one that it has not is not named.
 
-    >>> one = Verdict(name="seat-bound", severity=Severity.WARNING, confidence=Confidence.LOW, summary="",
-    ...     actions=actions("seat-bound"))
-    >>> for_engine(one, "sglang").actions[0].flag
+    >>> named_for("sglang", actions("seat-bound"))[0].flag
     '--max-running-requests'
     """
     if kind == "vllm":
-        return found
-    renamed = tuple(replace(one, flag=_flags().get((kind, one.flag), "")) for one in found.actions)
-    return replace(found, actions=renamed)
+        return tuple(found)
+    return tuple(replace(one, flag=_flags().get((kind, one.flag), "")) for one in found)
 
 
 def verdict(

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from capacity.verdicts import actions, thresholds
-from connectors.promql import NAMINGS, VLLM, Naming, braces, known, matchers, series
+from capacity.verdicts import actions, named_for, thresholds
+from connectors.promql import NAMINGS, VLLM, Naming, braces, known, series
+from connectors.selectors import matchers
 
 FIELD = re.compile(r"\{([a-z_0-9]+)\}")
 WINDOWED = re.compile(r"(?P<signal>.+)_(?P<what>rate|resets|seen)_(?P<window>\d+[smh])$")
@@ -81,7 +82,7 @@ def rules(selector: str | None = None, *, naming: Naming = VLLM) -> list[AlertRu
             expression=_filled(row["expression"], selector, naming),
             says=row["says"],
             verdict=row["verdict"],
-            action=next((one.text for one in actions(row["verdict"])), ""),
+            action=next((one.text for one in named_for(naming.engine, actions(row["verdict"]))), ""),
         )
         for row in _table()
         if _holds(row["expression"], naming)

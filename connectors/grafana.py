@@ -13,8 +13,8 @@ from typing import Any
 
 from capacity.verdicts import thresholds
 from connectors import vocabulary
-from connectors.prometheus_api import matchers
 from connectors.promql import NAMINGS, PARTS, VLLM, braces, either, series, spellings
+from connectors.selectors import matchers
 
 OK, ACT, CRITICAL = "#009E73", "#E69F00", "#D55E00"
 WIDTH, HEIGHT = 12, 8
@@ -89,13 +89,13 @@ def panels(selector: str | None = None) -> list[Panel]:
         ),
         Panel(
             title="Throughput",
-            unit="short",
+            unit="suffix: tok/s",
             says="Tokens per second in and out. Cached prompt tokens count too.",
             queries={"in": f"sum ({rate('prompt_tokens')})", "out": f"sum ({rate('generation_tokens')})"},
         ),
         Panel(
             title="Preemptions",
-            unit="reqps",
+            unit="cps",
             says="Any sustained rate is work that is thrown away and done again.",
             queries={"{{instance}}": f"sum by (instance) ({rate('preemptions')})"},
         ),

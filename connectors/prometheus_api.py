@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from connectors.errors import BadTarget, QueryFailed, Unreachable
+from connectors.errors import QueryFailed, Unreachable
 from connectors.http import HttpClient
 from connectors.targets import Target
 
 MAX_POINTS = 11_000
 CAP_BYTES = 64_000_000
 REPLICA_LABELS = ("prometheus_replica", "__replica__", "replica", "prometheus", "monitor")
-WHOLE_SELECTOR = re.compile(r"^\{(.*)\}$", re.DOTALL)
-MATCHER = re.compile(r'^\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*$')
-ESCAPE = re.compile(
-    r"""\\(?:[abfnrtv\\'"]|[0-7]{3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|(?P<wrong>.?))""",
-    re.DOTALL,
-)
-# What RE2 refuses although Python knows it, and what it knows although Python does not.
-NOT_RE2 = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]|[+*?}]\+")
-ONLY_RE2 = re.compile(
-    r"\\(?:[pP](?:\{\^?\w+\}|\w)|[zC]|Q.*?(?:\\E|$))|\(\?[imsU-]+\)|(?<=\[)\[:\^?\w+:\]", re.DOTALL
-)
-SPLIT = re.compile(r',(?=(?:[^"\\]|\\.|"(?:[^"\\]|\\.)*")*$)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,52 +45,6 @@ class Result:
     series: tuple[Series, ...]
     notes: tuple[str, ...] = ()
     partial: bool = False
-
-
-def matchers(selector: str | None) -> str:
-    """A selector's matchers without braces, checked; BadTarget where it is none.
-
-    >>> matchers('{job="vllm", pod=~"a|b"}')
-    'job="vllm",pod=~"a|b"'
-    """
-    if selector is None or not selector.strip():
-        return ""
-    whole = WHOLE_SELECTOR.match(selector.strip())
-    inner = (whole.group(1) if whole else selector).strip()
-    if not inner:
-        return ""
-    inner = inner.removesuffix(",")
-    parts = [part.strip() for part in SPLIT.split(inner)]
-    for part in parts:
-        wrong = _wrong(part)
-        if wrong is not None:
-            said = f" ({wrong})" if wrong else ""
-            raise BadTarget(f"selector {selector[:60]!r} is not valid{said}; valid: '{{job=\"vllm\"}}'")
-    return ",".join(parts)
-
-
-def _wrong(part: str) -> str | None:
-    """What a server would refuse in one matcher; empty where it is no matcher at all, None where it is fine."""
-    found = MATCHER.match(part)
-    if found is None:
-        return ""
-    label, operator, value = found.groups()
-    if label == "__name__":
-        return "the metric names are chosen already"
-    if "\n" in value:
-        return f"the value of {label} spans lines"
-    escape = next((m for m in ESCAPE.finditer(value) if m["wrong"] is not None), None)
-    if escape is not None:
-        return f"{escape[0]!r} is no escape in a quoted value; a backslash is written twice"
-    if operator in ("=~", "!~"):
-        pattern = value.replace("\\\\", "\\")
-        if NOT_RE2.search(re.sub(r"\\[^1-9]", "", pattern)):
-            return f"the pattern of {label} uses what RE2 does not know"
-        try:
-            re.compile(ONLY_RE2.sub("x", pattern))
-        except (re.error, OverflowError) as error:
-            return f"the pattern of {label} cannot be read: {error}"
-    return None
 
 
 def choose_step(seconds: float, wanted_s: float, *, max_points: int = MAX_POINTS) -> float:

@@ -16,7 +16,8 @@ from statistics import median
 
 from connectors import vocabulary
 from connectors.errors import BadTarget
-from connectors.prometheus_api import PrometheusClient, Series, choose_step, matchers
+from connectors.prometheus_api import PrometheusClient, Series, choose_step
+from connectors.selectors import matchers
 from connectors.targets import Target
 from connectors.vocabulary import Row
 

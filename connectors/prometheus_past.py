@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from capacity.intervals import Interval
 from connectors import vocabulary
-from connectors.prometheus_api import PrometheusClient, Result, Series, matchers
+from connectors.prometheus_api import PrometheusClient, Result, Series
 from connectors.prometheus_snapshots import PLACE_LABELS, engine_name, place
 from connectors.reading import IDENTITY, Key, labels_of
+from connectors.selectors import matchers
 from connectors.stored_lines import (
     BUCKETS,
     CANARIES,

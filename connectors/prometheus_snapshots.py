@@ -21,8 +21,9 @@ from capacity.telemetry import EngineSnapshot, Histogram, Reading, State, Target
 from connectors import vocabulary
 from connectors.engine_config import Limits
 from connectors.errors import NotMetrics
-from connectors.prometheus_api import PrometheusClient, Result, Series, matchers, parse_answer
+from connectors.prometheus_api import PrometheusClient, Result, Series, parse_answer
 from connectors.reading import read
+from connectors.selectors import matchers
 from connectors.targets import Target
 
 LOOKBACK_S = 120.0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectors import vocabulary
-from connectors.prometheus_api import matchers
+from connectors.selectors import matchers
 
 GROUP = "waterline"
 # Signal of a rule or panel -> (signal of the vocabulary, matcher, label that is summed away).
@@ -39,28 +39,17 @@ class Naming:
         return GROUP if self.exporter == "vllm" else f"{GROUP}-{self.exporter}"
 
 
-NAMINGS = (
+# exporter, engine, prefix without its colon, identity, what it holds for
+_ROWS = (
+    ("vllm", "vllm", "vllm", "instance, engine, model_name", "vLLM, also with underscores for colons"),
+    ("ray", "vllm", "ray_vllm", "instance, ReplicaId, engine, model_name", "vLLM behind Ray Serve"),
+    ("sglang", "sglang", "sglang", "instance, model_name", "SGLang"),
+)
+NAMINGS = tuple(
     Naming(
-        exporter="vllm",
-        engine="vllm",
-        prefixes=("vllm:", "vllm_"),
-        identity="instance, engine, model_name",
-        holds_for="vLLM, also with the colon of its names turned into an underscore",
-    ),
-    Naming(
-        exporter="ray",
-        engine="vllm",
-        prefixes=("ray_vllm:", "ray_vllm_"),
-        identity="instance, ReplicaId, engine, model_name",
-        holds_for="vLLM behind Ray Serve",
-    ),
-    Naming(
-        exporter="sglang",
-        engine="sglang",
-        prefixes=("sglang:", "sglang_"),
-        identity="instance, model_name",
-        holds_for="SGLang",
-    ),
+        exporter=exporter, engine=engine, prefixes=(f"{own}:", f"{own}_"), identity=identity, holds_for=says
+    )
+    for exporter, engine, own, identity, says in _ROWS
 )
 VLLM = NAMINGS[0]
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from connectors.__main__ import main
-from connectors.alert_rules import rule_file
+from connectors.alert_rules import rule_file, rules
+from connectors.promql import NAMINGS
+from connectors.selectors import matchers
 from tests.connectors.test_alert_rules import (
     AT_CRITICAL,
     BELOW_ACT,
@@ -93,6 +95,19 @@ SELECTORS = [
     (r'{pod=~"a\d"}', "no escape"),
     ('{__name__="up"}', "names are chosen"),
     ('{job="a\nb"}', "spans lines"),
+    ("{job='vllm'}", None),
+    ("{job='a,b',pod=~'x|\\'y\\'|\"z\"'}", None),
+    ("{job='\\x41\"'}", None),
+    ("{job=`vllm`,pod=~`a\\d+[\"']`}", None),
+    ("{job=`a\nb`}", None),
+    (r"{job='a\"b'}", "no escape"),
+    (r"""{job="a\'b"}""", "no escape"),
+    ("{job='a}", ""),
+    ("{job='a\"}", ""),
+    ("{job=`a}", ""),
+    ("{pod=~`(`}", "pattern of pod"),
+    (r'{job="\400"}', "no escape"),
+    (r'{job="\ud800"}', "no escape"),
 ]
 
 
@@ -103,11 +118,30 @@ def test_a_selector_is_checked_as_prometheus_would(
     status = main(["rules", "--selector", selector])
     captured = capsys.readouterr()
     assert status == (0 if words is None else 2)
-    if words is not None:
+    if words is None:
+        check_selector(tmp_path, f"{{{matchers(selector)}}}", fine=True)
+    else:
         assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
-    inside = selector if selector.startswith("{") else f"{{{selector}}}"
+    check_selector(tmp_path, selector if selector.startswith("{") else f"{{{selector}}}", fine=words is None)
+
+
+def check_selector(tmp_path: Path, inside: str, *, fine: bool) -> None:
+    """promtool takes or refuses a metric with these matchers."""
     rule = {"groups": [{"name": "g", "rules": [{"record": "r", "expr": f"vllm:x{inside}"}]}]}
     path = tmp_path / "one.yml"
     path.write_text(json.dumps(rule), encoding="utf-8")
     done = subprocess.run([PROMTOOL, "check", "rules", str(path)], capture_output=True)
-    assert (done.returncode == 0) == (words is None)
+    assert (done.returncode == 0) == fine
+
+
+def test_all_quotes_say_the_same() -> None:
+    for typed in ("{a=~'x\\\\d',b='c'}", '{a=~"x\\\\d",b="c"}', "{a=~`x\\d`,b=`c`,}", "a=~`x\\d` , b='c'"):
+        assert matchers(typed) == r'a=~"x\\d",b="c"', typed
+    assert matchers('{a=\'say "hi"\',b=`say "hi"`}') == r'a="say \"hi\"",b="say \"hi\""'
+
+
+def test_actions_name_the_engines_own_settings() -> None:
+    found = {(one.exporter, rule.alert): rule.action for one in NAMINGS for rule in rules(naming=one)}
+    assert "--gpu-memory-utilization" in found["vllm", "KVCacheFull"]
+    assert "--mem-fraction-static" in found["sglang", "KVCacheFull"]
+    assert not any("--gpu-memory" in text for (name, _), text in found.items() if name == "sglang")

@@ -13,16 +13,11 @@ from capacity.telemetry import State
 from connectors.addresses import metrics_url
 from connectors.errors import BadTarget, ConnectorError, QueryFailed, Unreachable
 from connectors.http import Access
-from connectors.prometheus_api import (
-    PrometheusClient,
-    choose_step,
-    matchers,
-    parse_answer,
-    split_range,
-)
+from connectors.prometheus_api import PrometheusClient, choose_step, parse_answer, split_range
 from connectors.prometheus_history import history, window_for
 from connectors.prometheus_snapshots import answer_timelines, combined, recent
 from connectors.report import pool_report
+from connectors.selectors import matchers
 from connectors.targets import Target
 from tests.connectors import metrics_files
 from tests.connectors.fault_server import http, serving
