@@ -11,42 +11,20 @@ import heapq
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 
-from capacity.interval_steps import between, gone
 from capacity.intervals import Interval
-from capacity.telemetry import EngineSnapshot, TargetSnapshot, down
+from capacity.telemetry import TargetSnapshot, down
 from connectors.errors import ConnectorError
 from connectors.past import Past
+from connectors.poll_memory import Memory, TargetState
 from connectors.poll_records import Load, PollTarget, TargetView
-from connectors.ring import Ring
 
 __all__ = ["Load", "PollTarget", "Poller", "TargetView"]
 MAX_BACKOFF_S = 60.0
 MAX_DUTY = 0.2
 MAX_WORKERS = 64
-MAX_APART_S = 60.0
-# An interval takes about 5 kB, a snapshot about 40: these keep fifty replicas under 150 MB.
-RING_BUDGET, RING_PER_ENGINE = 1200, (16, 600)
-SNAPSHOT_BUDGET, SNAPSHOTS_PER_TARGET = 300, (6, 32)
-
-
-@dataclass(slots=True)
-class _State:
-    target: PollTarget
-    recent: deque[TargetSnapshot] = field(default_factory=deque)
-    last_ok: TargetSnapshot | None = None
-    engines: dict[str, EngineSnapshot] = field(default_factory=dict)
-    rings: dict[str, Ring] = field(default_factory=dict)
-    failures: int = 0
-    due_s: float = 0.0
-    attempted_s: float | None = None
-    scrape_s: float = 0.0
-    costs: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=20))
-    scrapes: int = 0
 
 
 class Poller:
@@ -73,7 +51,8 @@ class Poller:
         self._steady = steady
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
-        self._states: dict[str, _State] = {}
+        self._memory = Memory(interval_s)
+        self._states = self._memory.states
         self._heap: list[tuple[float, str]] = []
         self._pending: list[Interval] = []
         self._stopping = threading.Event()
@@ -92,20 +71,11 @@ class Poller:
                 if name in self._states:
                     self._states[name].target = target
                     continue
-                state = _State(target=target, due_s=start + _jitter(name) * self.interval_s)
+                state = TargetState(target=target, due_s=start + _jitter(name) * self.interval_s)
                 self._states[name] = state
                 heapq.heappush(self._heap, (state.due_s, name))
-            self._resize()
+            self._memory.resize()
             self._wake.notify_all()
-
-    def _resize(self) -> None:
-        engines = max(1, sum(max(1, len(s.rings)) for s in self._states.values()))
-        size = _between(RING_BUDGET // engines, RING_PER_ENGINE)
-        self._recent_size = _between(SNAPSHOT_BUDGET // max(1, len(self._states)), SNAPSHOTS_PER_TARGET)
-        for state in self._states.values():
-            for ring in state.rings.values():
-                ring.size = size
-        self._ring_size = size
 
     def start(self) -> None:
         """Begin polling. A second call does nothing."""
@@ -150,7 +120,7 @@ class Poller:
             except RuntimeError:  # the interpreter ends and nobody called stop(): no more scrapes
                 return
 
-    def _poll(self, state: _State) -> None:
+    def _poll(self, state: TargetState) -> None:
         if self._stopping.is_set():
             return
         began = self._steady()
@@ -175,7 +145,7 @@ class Poller:
             state = self._states.get(name)
             if state is not None:
                 for snapshot in snapshots:
-                    self._take_in(state, snapshot)
+                    self._pending += self._memory.take_in(state, snapshot)
 
     def accept(self, name: str, snapshot: TargetSnapshot, *, took_s: float) -> None:
         """Take in one scrape's result and plan the next, as the worker threads do; also for tests."""
@@ -183,7 +153,7 @@ class Poller:
             state = self._states.get(name)
             if state is None:
                 return
-            self._take_in(state, snapshot)
+            self._pending += self._memory.take_in(state, snapshot)
             state.scrapes += 1
             state.scrape_s = took_s if state.scrapes == 1 else 0.7 * state.scrape_s + 0.3 * took_s
             state.costs.append((self._steady(), took_s, snapshot.payload_bytes or 0))
@@ -191,21 +161,6 @@ class Poller:
             state.due_s = max(state.due_s + self.pause_s(state.failures, state.scrape_s), now)
             heapq.heappush(self._heap, (state.due_s, name))
             self._wake.notify_all()
-
-    def _take_in(self, state: _State, snapshot: TargetSnapshot) -> None:
-        if snapshot.up:
-            engines = tuple(_sharing(state.engines.get(e.engine), e) for e in snapshot.engines)
-            snapshot = replace(snapshot, engines=engines)
-        self._pending += self._intervals(state, snapshot)
-        state.recent.append(snapshot)
-        while len(state.recent) > self._recent_size:
-            state.recent.popleft()
-        if snapshot.up:
-            state.failures = 0
-            state.last_ok = snapshot
-            state.engines = {engine.engine: engine for engine in snapshot.engines}
-        else:
-            state.failures += 1
 
     def pause_s(self, failures: int, scrape_s: float) -> float:
         """Seconds between scrapes after ``failures`` in a row, or when a scrape takes long.
@@ -216,46 +171,6 @@ class Poller:
         backoff = self.interval_s * 2.0 ** max(0, min(failures - 2, 8))
         wanted = max(backoff, scrape_s / MAX_DUTY)
         return max(self.interval_s, min(wanted, MAX_BACKOFF_S))
-
-    def _intervals(self, state: _State, snapshot: TargetSnapshot) -> list[Interval]:
-        at = snapshot.monotonic_s if snapshot.monotonic_s is not None else snapshot.time_s
-        seconds = self.interval_s if state.attempted_s is None else max(0.0, at - state.attempted_s)
-        state.attempted_s = at
-        name = state.target.name
-        found: list[Interval] = []
-        if snapshot.up:
-            for index, engine in enumerate(snapshot.engines):
-                before = state.engines.get(engine.engine)
-                if _seen_already(before, engine):
-                    continue
-                found.append(
-                    between(
-                        before,
-                        engine,
-                        target=name,
-                        seconds=max(seconds, _apart_s(before, engine)),
-                        previous_shared=state.last_ok.shared if state.last_ok and index == 0 else None,
-                        current_shared=snapshot.shared if index == 0 else None,
-                        scrape_s=snapshot.scrape_s,
-                        demo=state.target.demo,
-                    )
-                )
-        else:
-            lost: list[EngineSnapshot | None] = list(state.engines.values()) or [None]
-            reason = snapshot.reason or "no answer"
-            found = [
-                replace(
-                    gone(last, target=name, end_s=snapshot.time_s, seconds=seconds, reason=reason),
-                    demo=state.target.demo,
-                )
-                for last in lost
-            ]
-        for interval in found:
-            if interval.engine not in state.rings:
-                state.rings[interval.engine] = Ring(self._ring_size)
-                self._resize()
-            state.rings[interval.engine].append(interval)
-        return found
 
     def _keeper(self) -> None:
         while not self._stopping.wait(self.interval_s):
@@ -277,7 +192,7 @@ class Poller:
         with self._lock:
             return [self._view(state) for state in self._states.values()]
 
-    def _view(self, state: _State) -> TargetView:
+    def _view(self, state: TargetState) -> TargetView:
         pause = self.pause_s(state.failures, state.scrape_s)
         slowed = None
         if state.failures > 2:
@@ -318,75 +233,20 @@ class Poller:
     def intervals(self, start_s: float, *, target: str | None = None) -> list[Interval]:
         """What the rings hold of every engine since ``start_s``, by target, engine and time."""
         with self._lock:
-            return [
-                interval
-                for name, state in self._states.items()
-                if target is None or name == target
-                for _, ring in sorted(state.rings.items())
-                for interval in ring.since(start_s)
-            ]
+            return self._memory.intervals(start_s, target=target)
 
     def fine_since_s(self, step_s: float, *, target: str | None = None) -> float | None:
         """The moment from which every engine's memory has steps of at most ``step_s``; None before a
         scrape. Steps in which a target was down do not count: they are as long as the pauses between tries.
         """
         with self._lock:
-            rings = [
-                r.items
-                for name, s in self._states.items()
-                if target is None or name == target
-                for r in s.rings.values()
-                if r.items
-            ]
-        starts = []
-        for items in rings:
-            first = items[-1]
-            for item in reversed(items):
-                if item.seconds > step_s and not item.state.startswith("down"):
-                    break
-                first = item
-            starts.append(first.end_s - first.seconds)
-        return max(starts, default=None)
+            return self._memory.fine_since_s(step_s, target=target)
 
     @property
     def oldest_s(self) -> float | None:
         """Start of the oldest interval in memory; None before the first scrape."""
         with self._lock:
-            starts = [
-                ring.items[0].end_s - ring.items[0].seconds
-                for state in self._states.values()
-                for ring in state.rings.values()
-                if ring.items
-            ]
-        return min(starts) if starts else None
-
-
-def _sharing(before: EngineSnapshot | None, after: EngineSnapshot) -> EngineSnapshot:
-    """``after`` with the earlier objects wherever a reading did not change: half the memory of a quiet
-    engine.
-    """
-    if before is None:
-        return after
-    old = before.readings
-    readings = {name: old[name] if old.get(name) == new else new for name, new in after.readings.items()}
-    config = before.config if before.config == after.config else after.config
-    return replace(after, readings=readings, config=config)
-
-
-def _seen_already(before: EngineSnapshot | None, after: EngineSnapshot) -> bool:
-    """Whether a server that stores samples gave the same ones as last time."""
-    return before is not None and after.monotonic_s is None and after.time_s <= before.time_s
-
-
-def _apart_s(before: EngineSnapshot | None, after: EngineSnapshot) -> float:
-    """Seconds between two stored samples, which may be longer than between two questions."""
-    if before is None or after.monotonic_s is not None:
-        return 0.0
-    return min(after.time_s - before.time_s, MAX_APART_S)
-
-
-def _between(value: int, limits: tuple[int, int]) -> int:
-    return min(max(value, limits[0]), limits[1])
+            return self._memory.oldest_s
 
 
 def _jitter(name: str) -> float:
