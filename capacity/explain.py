@@ -9,20 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from capacity.equations import PLANNER, Equation, bytes_text, whole
+from capacity.equations import PLANNER, Equation, whole
 from capacity.explain_layout import KINDS, layout_equations
+from capacity.explain_memory import memory_equations, taken_from
 from capacity.kv_cache.layer_cache import LayerCache
 from capacity.kv_cache.pool import Pool, blocks_for_request
 from capacity.plan import Plan
-from capacity.units import GIB, gib
-
-TERM_NAMES = {
-    "weights": "Weights",
-    "activation": "Activation peak",
-    "cuda_graphs": "CUDA graphs",
-    "non_torch": "Non-torch memory",
-    "other": "Other (LoRA, draft model, encoder cache)",
-}
 
 
 def explain(plan: Plan) -> tuple[Equation, ...]:
@@ -36,61 +28,9 @@ def explain(plan: Plan) -> tuple[Equation, ...]:
     """
     return (
         *layout_equations(plan),
-        *_memory(plan),
+        *memory_equations(plan),
         *_pool(plan),
         *_requests(plan),
-    )
-
-
-def _memory(plan: Plan) -> Iterator[Equation]:
-    r, bill, section = plan.resolved, plan.bill, "Memory per GPU"
-    stage = plan.pool.stage if plan.pool else 0
-    if plan.kv_given:
-        yield Equation(
-            section=section,
-            name="KV cache memory",
-            formula="as given, not estimated",
-            values=" / ".join(bytes_text(value) for value in plan.kv_bytes),
-            result=bytes_text(plan.kv_bytes[stage]),
-            source="the scenario",
-            value=float(plan.kv_bytes[stage]),
-            unit="B",
-        )
-        return
-    if bill is None or r.total_bytes is None:
-        return
-    yield Equation(
-        section=section,
-        name="Budget",
-        formula="ceil(memory that the engine sees x gpu_memory_utilization)",
-        values=f"{gib(r.total_bytes):.2f} GiB x {r.gpu_memory_utilization:g}",
-        result=f"{gib(bill.budget_bytes):.2f} GiB",
-        source=next((a.source for a in plan.assumptions if a.key == "gpu_memory_gib"), "the scenario"),
-        value=float(bill.budget_bytes),
-        unit="B",
-    )
-    for term in bill.terms:
-        charged = term.name != "cuda_graphs" or bill.graphs_in_budget
-        yield Equation(
-            section=section,
-            name=TERM_NAMES.get(term.name, term.name),
-            formula=term.basis if charged else f"{term.basis}; outside the budget in this release",
-            values=f"{term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB",
-            result=f"{term.bytes / GIB:.2f} GiB",
-            source=term.source,
-            value=term.bytes,
-            unit="B",
-        )
-    yield Equation(
-        section=section,
-        name="KV cache memory",
-        formula="budget - everything that is charged to it",
-        values=f"{gib(bill.budget_bytes):.2f} - {bill.non_kv_bytes / GIB:.2f} GiB",
-        result=f"{gib(plan.kv_bytes[stage]):.2f} GiB "
-        f"({gib(plan.kv_low_bytes[stage]):.2f}-{gib(plan.kv_high_bytes[stage]):.2f})",
-        source=bill.kv_cache.source,
-        value=float(plan.kv_bytes[stage]),
-        unit="B",
     )
 
 
@@ -243,7 +183,7 @@ def _requests(plan: Plan) -> Iterator[Equation]:
         values=whole(counted.seats),
         result=f"{whole(counted.seats)} requests at once; "
         + ("KV cache binds first" if counted.binding == "kv_cache" else "the seats bind first"),
-        source=next((a.source for a in plan.assumptions if a.key == "max_num_seqs"), "the scenario"),
+        source=taken_from(plan, "max_num_seqs"),
         value=float(counted.seats),
         unit="requests",
     )

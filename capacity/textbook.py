@@ -23,13 +23,14 @@ GB = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Textbook:
-    """``concurrency`` None when no memory is known. ``windowed_gib_per_request``: the same formula with windowed layers
-    counted to their window only."""
+    """``concurrency`` None when no memory is known; ``requests``: the same before it is rounded down.
+    ``windowed_gib_per_request``: the same formula with windowed layers counted to their window only."""
 
     bytes_per_token: int
     kv_gib_per_request: float
     concurrency: int | None
     memory_text: str
+    requests: float | None = None
     windowed_gib_per_request: float | None = None
 
 
@@ -110,10 +111,12 @@ def textbook(
             concurrency=None,
             memory_text="no GPU memory given" if memory is None else "no attention layer",
         )
+    requests = max(0.0, (memory * gpus - weights_bytes) / request)
     return Textbook(
         bytes_per_token=bytes_per_token,
         kv_gib_per_request=gib(request),
-        concurrency=max(0, int((memory * gpus - weights_bytes) / request)),
+        concurrency=int(requests),
+        requests=requests,
         memory_text=f"{gpus} x {memory / GB:.0f} GB less {weights_bytes / GB:.1f} GB of weights",
     )
 

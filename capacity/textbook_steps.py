@@ -24,7 +24,7 @@ class Step:
 def steps(plan: Plan) -> tuple[Step, ...]:
     """The walk from the textbook's requests to the engine's, empty when no memory is known."""
     book, bill, r = plan.textbook, plan.bill, plan.resolved
-    if book.concurrency is None or bill is None or r.total_bytes is None:
+    if book.requests is None or bill is None or r.total_bytes is None:
         return ()
     gpus = r.parallel.tensor * r.parallel.pipeline
     request = book.bytes_per_token * r.max_model_len
@@ -37,7 +37,7 @@ def steps(plan: Plan) -> tuple[Step, ...]:
     pool_total = sum(plan.kv_bytes) * r.parallel.tensor
     per_request = plan.pool.blocks_per_max_request * plan.pool.bytes_per_block if plan.pool else 0
     found = [
-        Step(name="textbook", detail=book.memory_text, requests=float(book.concurrency)),
+        Step(name="textbook", detail=book.memory_text, requests=book.requests),
         Step(
             name="memory the engine sees",
             detail=f"{gib(r.total_bytes):.2f} GiB per GPU",
@@ -56,8 +56,8 @@ def steps(plan: Plan) -> tuple[Step, ...]:
         Step(
             name="layout and blocks",
             detail=(
-                f"{gib(per_request):.2f} GiB per request and GPU as the engine lays it out, "
-                f"{gib(request) / gpus:.2f} GiB by the formula{_why(plan)}"
+                f"{gib(per_request):.3f} GiB per request and GPU as the engine lays it out, "
+                f"{gib(request) / gpus:.3f} GiB by the formula{_why(plan)}"
             ),
             requests=plan.pool.max_concurrency if plan.pool else 0.0,
         ),

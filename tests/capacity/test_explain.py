@@ -8,6 +8,7 @@ import pytest
 from capacity.explain import explain
 from capacity.plan import Plan, plan
 from capacity.scenario import Scenario
+from capacity.textbook_steps import steps
 
 CASES = [
     {"model": "meta-llama/Llama-2-13b-hf", "gpu": "a100-80gb", "engine_version": "0.11.0"},
@@ -108,3 +109,39 @@ def test_the_13b_example() -> None:
     by_name = {step.name: step for step in steps}
     assert by_name["Bytes per block"].value == 819_200 * 16
     assert by_name["Maximum concurrency as the engine logs it"].result == "14.40x"
+
+
+def test_the_bills_terms_are_equations_with_their_values() -> None:
+    raw = {"model": "meta-llama/Llama-2-13b-hf", "gpu": "a100-80-sxm", "engine_version": "0.11.0"}
+    by_name = {step.name: step for step in explain(plan(Scenario.parse(raw)))}
+    weights, peak = by_name["Weights"], by_name["Activation peak"]
+    assert weights.values == "13.016e9 x 2.000 B" and weights.result == "24.24 GiB (24.00-24.49)"
+    assert peak.formula == "max(forward pass, sampler) + workspace"
+    assert peak.values == "max(0.23, 0.31) + 0.01 GiB" and peak.result.startswith("0.32 GiB")
+    assert by_name["CUDA graphs"].formula.endswith("outside the budget in this release")
+
+
+def test_weights_and_activation_give_their_results(found: Plan) -> None:
+    by_name = {step.name: step for step in explain(found)}
+    for name in ("Weights", "Activation peak"):
+        if name in by_name:
+            text, value = by_name[name].values, (by_name[name].value or 0.0) / 2**30
+            given = computed(re.sub(r" B\b", " / 2**30", text).replace(" GiB", ""))
+            assert given == pytest.approx(value, rel=1e-3, abs=0.021), by_name[name]
+
+
+def test_measured_weights_are_not_called_computed() -> None:
+    raw = {"model": "llama-3.1-70b", "gpu": "h100", "pipeline_parallel_size": 4, "weights_gib": 35}
+    by_name = {step.name: step for step in explain(plan(Scenario.parse(raw)))}
+    assert (by_name["Weights"].formula, by_name["Weights"].values) == ("as given", "35.00 GiB")
+    raw = {"model": "llama-3.1-8b", "gpu": "h100", "cpu_offload_gib": 4}
+    by_name = {step.name: step for step in explain(plan(Scenario.parse(raw)))}
+    assert by_name["Weights"].values == "8.030e9 x 2.000 B - 4 GiB"
+
+
+def test_the_textbook_walk_starts_unrounded() -> None:
+    raw = {"model": "meta-llama/Llama-2-13b-hf", "gpu": "a100-80-sxm", "engine_version": "0.11.0"}
+    found = plan(Scenario.parse(raw))
+    first = steps(found)[0]
+    assert first.requests == pytest.approx((80e9 - 26.032e9) / (819_200 * 4096), abs=0.01)
+    assert found.textbook.concurrency == 16
