@@ -29,6 +29,9 @@ from connectors.scrape import client_for, observe, read_file
 from connectors.targets import Target, access_for
 from connectors.text_report import lines
 
+DAY_S = 86_400.0
+MOST = 10_000_000
+LEAST_PAUSE_S = 0.05
 RULE_FILES = {"alerts": rule_file, "grafana": dashboard_file}
 
 
@@ -39,16 +42,21 @@ class _Parser(argparse.ArgumentParser):
 
 
 def seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not valid; valid: a number of seconds above 0")
+    """Seconds above 0, at most the thirty years between two files."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not valid; valid: seconds above 0, at most 1e9")
     return value
 
 
 def whole(text: str) -> float:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not valid; valid: a whole number from 1")
+    """A whole number from 1 to ten million, as the limits and counts are."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+    if not 1 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not valid; valid: a whole number from 1 to {MOST}")
     return float(value)
 
 
@@ -135,6 +143,15 @@ def _at(snapshot: TargetSnapshot, offset_s: float, base_s: float) -> TargetSnaps
     return replace(snapshot, time_s=base_s + offset_s, monotonic_s=offset_s, engines=engines)
 
 
+def _pause(args: argparse.Namespace) -> None:
+    """BadTarget where a server would be asked without a pause (its engine answers on the same event loop), or
+    not again today.
+    """
+    if args.interval is not None and not LEAST_PAUSE_S <= args.interval <= DAY_S:
+        valid = f"{LEAST_PAUSE_S:g} to {DAY_S:.0f} s between two looks at a server"
+        raise BadTarget(f"--interval {args.interval:g} is not valid; valid: {valid}")
+
+
 def _scrape(args: argparse.Namespace) -> tuple[PoolReport, int]:
     if args.source is None and not args.prometheus:
         raise BadTarget("nothing to read; valid: a URL, a file, or --prometheus URL")
@@ -144,6 +161,7 @@ def _scrape(args: argparse.Namespace) -> tuple[PoolReport, int]:
         return report, 1 if report.down and not report.engines else 0
     if args.newer is not None:
         raise BadTarget("two sources must both be files; for a URL use --interval")
+    _pause(args)
     target = _target(args)
     if target.kind == "prometheus":
         return _prometheus(target)
@@ -171,6 +189,7 @@ def _prometheus(target: Target) -> tuple[PoolReport, int]:
 def _watch(args: argparse.Namespace) -> int:
     if args.source is None and not args.prometheus:
         raise BadTarget("nothing to watch; valid: a URL, or --prometheus URL")
+    _pause(args)
     target = _target(args)
     client = client_for(target)
     interval = args.interval or 5.0
