@@ -31,7 +31,7 @@ def correction_rows(
     for level in LEVELS:
         for key, offsets in fitted.levels[level].items():
             rows = np.flatnonzero(train & (table.keys[level] == key))
-            half = spreads.keys.get(key, spreads.pooled["measured"]) if level == "gpu" else 0.0
+            half = spreads.measured(key) if level == "gpu" else 0.0
             dates = sorted(d for d in (table.points[i].measured for i in rows) if d[:2] == "20")
             found.append(
                 {

@@ -26,7 +26,7 @@ from capacity.performance.coefficients import (
 )
 from capacity.performance.layout import Layout, devices, link_domain
 from capacity.performance.steps import engine_key
-from capacity.performance.terms import first_token_terms, step_terms
+from capacity.performance.terms import FIRST_TERMS, first_token_terms, step_terms
 from capacity.performance.work import step_work
 from capacity.precision import resolve_kv_format, resolve_weight_format
 
@@ -60,6 +60,7 @@ FIRST_PRIOR = {
     "queue_prefill": 0.1,
     "tokens": 5e-6,
     "constant": 1e-2,
+    "ranks_wait": 50.0,
 }
 PRIORS = {"step": STEP_PRIOR, "first_token": FIRST_PRIOR}
 GLOBAL_SD = 0.7
@@ -86,12 +87,13 @@ class Table:
     moe: NDArray[np.bool_]
     limited: NDArray[np.bool_]
     batch: Array
+    ranks_share: Array
 
 
 def build_table(chosen: Sequence[Point]) -> Table:
     """Terms of each point through the code that the product runs."""
-    step, first, bounds, floors, textbook, shapes, precisions, gpus, moe, limited, batch = (
-        [] for _ in range(11)
+    step, first, bounds, floors, textbook, shapes, precisions, gpus, moe, limited, batch, shares = (
+        [] for _ in range(12)
     )
     auto = resolve_kv_format("auto")
     for point in chosen:
@@ -116,7 +118,9 @@ def build_table(chosen: Sequence[Point]) -> Table:
             output_tokens=np.array([point.output_tokens]),
         )
         step.append(terms.values[:, 0, 0])
-        first.append(first_token_terms(terms, np.array([[point.tpot_s]]), prompt_tokens=prompt)[:, 0, 0])
+        own = first_token_terms(terms, np.array([[point.tpot_s]]), prompt_tokens=prompt, engine=point.engine)
+        first.append(own[:, 0, 0])
+        shares.append(own[list(FIRST_TERMS).index("ranks_wait"), 0, 0] / point.tpot_s)
         bounds.append(terms.read_bound_s[0, 0])
         floors.append(terms.floor_s[0, 0])
         textbook.append(
@@ -156,6 +160,7 @@ def build_table(chosen: Sequence[Point]) -> Table:
         moe=np.array(moe),
         limited=np.array(limited),
         batch=np.array(batch),
+        ranks_share=np.array(shares),
     )
 
 
@@ -288,9 +293,9 @@ def fit_both(table: Table, train: NDArray[np.bool_]) -> dict[str, Fitted]:
 
 def set_step(table: Table, step_s: Array) -> None:
     """Puts predicted step times into the first-token terms."""
-    table.terms["first_token"][:, list(QUANTITIES["first_token"]).index("busy_step")] = step_s * (
-        1.0 - 1.0 / table.batch
-    )
+    names = list(QUANTITIES["first_token"])
+    table.terms["first_token"][:, names.index("busy_step")] = step_s * (1.0 - 1.0 / table.batch)
+    table.terms["first_token"][:, names.index("ranks_wait")] = step_s * table.ranks_share
 
 
 def cross_validate(table: Table, fold: NDArray[np.int64]) -> dict[str, Array]:

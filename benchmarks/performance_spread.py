@@ -6,7 +6,7 @@ Source: splits by curve, by GPU, by model and by both inside the training rows. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -41,28 +41,37 @@ def seen_gpus(table: Table, rows: NDArray[np.bool_]) -> set[tuple[str, str]]:
 
 @dataclass
 class Spread:
-    """80 % half-ranges of log error: per "gpu"-level key and pooled by what a prediction rests on."""
+    """80 % half-ranges of log error: per "gpu"-level key, per engine and pooled by what a prediction rests on."""
 
     keys: dict[str, float]
     pooled: dict[str, float]
     exponent: float
+    engines: dict[str, float] = field(default_factory=dict)
 
-    def of(self, key: str, knowledge: str, concurrency: float) -> float:
-        """The half-range of one point."""
-        half = (
-            self.keys.get(key, self.pooled[knowledge]) if knowledge == "measured" else self.pooled[knowledge]
-        )
-        return half * load_factor(concurrency, self.exponent)
+    def measured(self, key: str) -> float:
+        """The half-range of a "gpu"-level key; its engine's where no curve of it was ever held back."""
+        return self.keys.get(key, self.engines.get(engine_of(key), self.pooled["measured"]))
+
+
+def engine_of(key: str) -> str:
+    """The engine that a key starts with: kernels, scheduler and release pace are its own, so errors are alike within it."""
+    return key.split("|")[0]
+
+
+def shrunk(values: list[float], level: float, towards: float) -> float:
+    """The quantile of a few errors, pulled to that of a wider group by ``SHRINK_ROWS`` rows."""
+    own, count = float(np.quantile(values, level)), len(values)
+    return (count * own + SHRINK_ROWS * towards) / (count + SHRINK_ROWS)
 
 
 # Slightly above 0.8: the errors behind it come from splits of the same rows, a new curve errs a little more.
-COVER_QUANTILE = {"step": 0.82, "first_token": 0.81}
+COVER_QUANTILE = 0.82
 
 
 def spread(table: Table, quantity: str, train: NDArray[np.bool_], *, inner: int = 6) -> Spread:
     """Half-ranges from splits inside ``train``: by curve, by GPU, by model, and by both."""
     train = train & np.isfinite(table.targets[quantity])
-    level = COVER_QUANTILE[quantity]
+    level = COVER_QUANTILE
     pool: dict[str, list[float]] = {name: [] for name in KNOWLEDGE}
     by_key: dict[str, list[float]] = {}
     raw: list[tuple[str, str, float, float, str]] = []
@@ -110,11 +119,12 @@ def spread(table: Table, quantity: str, train: NDArray[np.bool_], *, inner: int 
         ("engine", "gpu"),
     ):
         pooled[wide] = max(pooled[wide], pooled[narrow])
-    keys = {}
+    by_engine: dict[str, list[float]] = {}
     for key, values in by_key.items():
-        own = float(np.quantile(values, level))
-        keys[key] = (len(values) * own + SHRINK_ROWS * pooled["measured"]) / (len(values) + SHRINK_ROWS)
-    return Spread(keys, pooled, exponent)
+        by_engine.setdefault(engine_of(key), []).extend(values)
+    engines = {name: shrunk(values, level, pooled["measured"]) for name, values in by_engine.items()}
+    keys = {key: shrunk(values, level, engines[engine_of(key)]) for key, values in by_key.items()}
+    return Spread(keys, pooled, exponent, engines)
 
 
 def _load_exponent(errors: list[tuple[float, float, str]]) -> float:

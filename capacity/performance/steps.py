@@ -120,7 +120,7 @@ def step_seconds(
     steps = prepared.chains["first_token"].factors[BUNCHED[0]]
     most = 1.0 + BUNCHED_SHARE * np.maximum(output_tokens, 1.0)
     waited = step - others * (1.0 - np.minimum(most / steps, 1.0))
-    own = first_token_terms(terms, waited[None, :], prompt_tokens=prompt_tokens)
+    own = first_token_terms(terms, waited[None, :], prompt_tokens=prompt_tokens, engine=deployment.engine)
     if open_loop:
         own[BUNCHED] = 0.0
     first = _seconds("first_token", own, prepared)

@@ -42,7 +42,11 @@ FIRST_TERMS = {
     "queue_prefill": "queue",
     "tokens": "load",
     "constant": "fixed",
+    "ranks_wait": "queue",
 }
+# Engines that hold a prompt back until every data parallel rank has one to compute, or some steps have passed.
+# Source: TensorRT-LLM, AttentionDpConfig: enable_balance with timeout_iters 50 and batching_wait_iters 10.
+BALANCING_ENGINES = ("trtllm",)
 
 
 # Public mixed steps end at prompts of 8,192 tokens, where attention costs 5.7 times its peak; a prompt alone costs 1.3 times
@@ -56,14 +60,18 @@ class StepTerms:
 
     ``values``: (term, devices, points) in the order of STEP_TERMS. ``read_bound_s``: reading weights and cache at full
     bandwidth; ``floor_s``: that or the operations at peak, whichever takes longer. ``prefill_*``: one prompt at peak.
+    ``ranks_behind``: share of the data parallel ranks that hold experts together and have no prompt when one comes, times
+    the share of time that steps are in flight.
     """
 
     __slots__ = (
-        "batch", "floor_s", "prefill_all_reduce", "prefill_attention", "prefill_matmul", "read_bound_s", "values", "work",
+        "batch", "floor_s", "prefill_all_reduce", "prefill_attention", "prefill_matmul", "ranks_behind",
+        "read_bound_s", "values", "work",
     )  # fmt: skip
 
     values: Array
     batch: Array
+    ranks_behind: Array
     read_bound_s: Array
     floor_s: Array
     prefill_matmul: Array
@@ -150,6 +158,8 @@ def step_terms(
     )
     out = StepTerms()
     out.work, out.batch = work, batch
+    together = data if work.is_moe else 1
+    out.ranks_behind = (1.0 - 1.0 / together) * (1.0 - 1.0 / np.maximum(running, 1.0))
     out.prefill_matmul = prompt_dense / dense_peak + prompt_expert / expert_peak
     out.prefill_attention = prefill_pairs / tensor / half
     out.prefill_all_reduce = message * new
@@ -179,10 +189,11 @@ def step_terms(
     return out
 
 
-def first_token_terms(terms: StepTerms, step_s: Array, *, prompt_tokens: Array) -> Array:
+def first_token_terms(terms: StepTerms, step_s: Array, *, prompt_tokens: Array, engine: str = "") -> Array:
     """(term, devices, points): what the first token waits for, in the order of FIRST_TERMS.
 
-    A new request waits for steps in flight when it is not alone, for prompts ahead of it, and for its own prefill.
+    A new request waits for steps in flight when it is not alone, for prompts ahead of it, for its own prefill, and under
+    some engines until the other data parallel ranks have a prompt too.
     """
     grid = np.broadcast_shapes(terms.floor_s.shape, np.shape(step_s))
     values = np.empty((len(FIRST_TERMS), *grid))
@@ -194,4 +205,5 @@ def first_token_terms(terms: StepTerms, step_s: Array, *, prompt_tokens: Array) 
     values[4] = own * np.maximum(terms.batch - 1.0, 0.0)
     values[5] = prompt_tokens
     values[6] = 1.0
+    values[7] = step_s * terms.ranks_behind if engine in BALANCING_ENGINES else 0.0
     return values

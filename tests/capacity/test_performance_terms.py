@@ -10,7 +10,7 @@ from capacity.errors import CapacityError
 from capacity.hardware import find_gpu
 from capacity.performance.bounds import room
 from capacity.performance.layout import Layout, devices, link_domain
-from capacity.performance.terms import STEP_TERMS, first_token_terms, step_terms
+from capacity.performance.terms import FIRST_TERMS, STEP_TERMS, first_token_terms, step_terms
 from capacity.performance.work import StepWork, precision_of, step_work
 from capacity.precision import resolve_kv_format, resolve_weight_format
 
@@ -141,6 +141,23 @@ def test_terms_are_finite_for_every_model_of_the_catalogue():
         assert (terms.values >= 0).all(), model
         assert np.isfinite(first).all(), model
         assert terms.floor_s[0, 0] > 0, model
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "data", "c", "share"),
+    [
+        ("deepseek-ai/DeepSeek-V3", "trtllm", 8, 256, (1 - 1 / 8) * (1 - 1 / 256)),
+        ("openai/gpt-oss-120b", "trtllm", 2, 64, 0.5 * (1 - 1 / 64)),
+        ("deepseek-ai/DeepSeek-V3", "trtllm", 8, 1, 0.0),  # nothing is in flight
+        ("deepseek-ai/DeepSeek-V3", "trtllm", 1, 256, 0.0),  # one rank
+        ("deepseek-ai/DeepSeek-V3", "vllm", 8, 256, 0.0),  # takes a prompt at once
+        ("llama-3.1-70b", "trtllm", 8, 256, 0.0),  # replicas of a dense model run by themselves
+    ],
+)
+def test_a_prompt_waits_for_the_other_ranks_where_the_engine_balances_them(model, engine, data, c, share):
+    terms = terms_of(work_of(model, None), "b200", c=c, data=data, experts_whole=data > 1)
+    own = first_token_terms(terms, np.array([[0.02]]), prompt_tokens=np.array([1024.0]), engine=engine)
+    assert own[list(FIRST_TERMS).index("ranks_wait"), 0, 0] == pytest.approx(0.02 * share)
 
 
 def test_precisions_of_formats():
