@@ -40,29 +40,23 @@ def allocation(plan: Plan) -> Chart | None:
     if parts is None:
         return None
     paged = parts.used_tokens + parts.paged_waste_tokens
-    names = ["Contiguous: max_model_len each", "Paged: blocks as needed"]
+    names = ["contiguous", "paged"]
     figure = Drawing()
     empty = [parts.reserved_tokens - parts.used_tokens, parts.paged_waste_tokens]
     figure.add_bar(y=names, x=[parts.used_tokens] * 2, orientation="h", name="used", marker={"color": OK},
                    hovertemplate="used: %{x:,.0f} tokens<extra></extra>")  # fmt: skip
     figure.add_bar(y=names, x=empty, orientation="h", name="reserved, empty", marker={"color": ACT},
                    hovertemplate="reserved and empty: %{x:,.1f} tokens<extra></extra>")  # fmt: skip
-    for name, width, share, held in (
-        (names[0], parts.reserved_tokens, parts.waste_share, parts.contiguous_requests),
-        (names[1], paged, parts.paged_waste_share, parts.paged_requests),
+    for name, void, share, held in (
+        (names[0], empty[0], parts.waste_share, parts.contiguous_requests),
+        (names[1], empty[1], parts.paged_waste_share, parts.paged_requests),
     ):
-        inside = width > parts.reserved_tokens * 0.6
         figure.add_annotation(
-            y=name, x=width, text=f"{percent(share)} empty, {count(held)} requests", showarrow=False,
-            xanchor="right" if inside else "left", xshift=-6 if inside else 6,
-            font={"color": "#10161C"} if inside else {},
+            y=name, x=0, yshift=29, showarrow=False, xanchor="left",
+            text=f"<b>{count(held)} requests</b>: {count(parts.used_tokens)} used, {count(void)} empty ({percent(share)})",
         )  # fmt: skip
-    dress(figure, height=190)
-    figure.update_layout(
-        barmode="stack",
-        showlegend=True,
-        legend={"orientation": "h", "y": 1.22, "x": 0, "traceorder": "normal"},
-    )
+    dress(figure, height=210)
+    figure.update_layout(barmode="stack", bargap=0.55)
     figure.update_xaxes(title="tokens reserved for a mean request", tickformat=",")
     figure.update_yaxes(autorange="reversed")
     title = (
@@ -145,10 +139,10 @@ def weight_parts(plan: Plan) -> Chart:
     figure.update_xaxes(title="GiB")
     figure.update_yaxes(autorange="reversed")
     worst = plan.weights.worst
-    title = (
-        f"{gib(worst.total / GIB)} GiB of weights on the fullest GPU, "
-        f"{percent(worst.replicated / worst.total if worst.total else None)} of it on every rank"
-    )
+    title = f"{gib(worst.total / GIB)} GiB of weights on one GPU"
+    if plan.resolved.parallel.tensor > 1:
+        kept = percent(worst.replicated / worst.total if worst.total else None)
+        title = f"{gib(worst.total / GIB)} GiB of weights on the fullest GPU, {kept} of it on every rank"
     rows = tuple(
         {"gpu": name, "sharded_gib": s.sharded / GIB, "replicated_gib": s.replicated / GIB,
          "padded_gib": s.padded / GIB, "total_gib": s.total / GIB}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capacity.length_curve import longest_in_pool
 from capacity.plan import Plan
+from capacity.plan import plan as planned
 from capacity.units import GIB
 from pages.ui.charts import TERM_COLOURS, TERM_NAMES
 from pages.ui.figure import CRITICAL, GREY, INFORMATION, OK, span
@@ -65,7 +66,7 @@ def memory_bar(plan: Plan, *, ink: str) -> Picture | None:
     outside = 0.0 if bill.graphs_in_budget else next(p[1] for p in parts if p[0] == "cuda_graphs")
     line, reach = budget + outside, max(total, used)
     drawn = [part for part in parts if part[1] > 0]
-    text = f"budget {gib(budget)} GiB" + (", CUDA graphs outside it" if outside else "")
+    text = f"budget {gib(budget)} GiB" + (f" + CUDA graphs {gib(outside)} outside it" if outside else "")
     series = [_piece(*part, reach=reach) for part in drawn]
     series.append(
         {
@@ -368,10 +369,17 @@ def _curve_title(plan: Plan, drawn: Sequence[LengthPoint], seats: int) -> str:
     longest = [p.tokens for p in drawn if p.requests >= 1]
     if not longest:
         return "Not one full-length request fits at any length shown"
-    fits = longest[-1]
-    if fits < r.max_model_len:  # between two points that were drawn
-        fits = longest_in_pool(plan, sure=False)
-    tail = f"one still fits at {fits:,} tokens"
+    fits, last = longest[-1], drawn[-1]
+    if fits < last.tokens:  # between two points that were drawn
+        longer = r.max_model_len if fits < r.max_model_len else last.tokens
+        fits = longest_in_pool(planned(replace(r.scenario, max_model_len=longer)), sure=False)
+    tail = f"; one still fits at {fits:,} tokens"
+    if fits == last.tokens:
+        tail = f"; {count(math.floor(last.requests))} fit at {fits:,}, the longest that the model takes"
+    if fits == last.tokens == r.max_model_len:
+        tail = ", the longest that the model takes"
+    if not r.spec.max_position_embeddings:
+        tail = tail.replace("that the model takes", "planned")
     if free and free[-1] >= r.max_model_len:
-        return f"Seats bind up to about {free[-1]:,} tokens; {tail}"
-    return f"KV cache binds at {r.max_model_len:,} tokens; {tail}"
+        return f"Seats bind up to about {free[-1]:,} tokens{tail}"
+    return f"KV cache binds at {r.max_model_len:,} tokens{tail}"

@@ -87,7 +87,7 @@ def _uploaded() -> None:
         st.session_state[CONFIG_TEXT] = file.getvalue().decode("utf-8-sig")
         st.session_state[PROBLEM] = None
     except UnicodeDecodeError:
-        st.session_state[PROBLEM] = f"{file.name[:60]} is not text in UTF-8; expected a config.json"
+        st.session_state[PROBLEM] = f"the file {file.name[:60]} is not text in UTF-8; expected a config.json"
 
 
 def _hub() -> None:

@@ -134,10 +134,15 @@ def _figures(plan: Plan) -> None:
         between(counted.low, counted.high, count) or "requests",
         f"Whole requests that fit when each grows to max_model_len ({r.max_model_len:,} tokens), with the memory's interval.",
     )
+    starts = pool is not None and pool.starts
     figure(
         f"Typical{per}",
         count(usual.mean if plan.fit != "no" else 0) if usual else UNKNOWN,
-        ("does not start" if plan.fit == "no" else f"{count(usual.safe)} at p{usual.percentile:g}")
+        (
+            "does not start"
+            if plan.fit == "no"
+            else f"{count(usual.safe)} at p{usual.percentile:g}{'' if starts else ', if it starts'}"
+        )
         if usual
         else "no lengths given",
         "Requests in flight for the workload's lengths when the pool is full on average; beside it the number that "
@@ -280,7 +285,7 @@ def _textbook(plan: Plan) -> None:
     )
     st.caption(
         f"Textbook: {rule} = {book.bytes_per_token:,} B per token, "
-        f"{gib(book.kv_gib_per_request)} GiB per request of {plan.resolved.max_model_len:,} tokens."
+        f"{book.kv_gib_per_request:,.4g} GiB per request of {plan.resolved.max_model_len:,} tokens."
     )
     _rows(
         [{"step": s.name, "what changes": s.detail, "requests": f"{s.requests:,.2f}"} for s in found],

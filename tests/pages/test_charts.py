@@ -147,3 +147,56 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+THIRTEEN = {
+    "model": "meta-llama/Llama-2-13b-hf",
+    "gpu": "a100-80-sxm",
+    "engine_version": "0.11.0",
+    "gpu_memory_utilization": 0.9,
+    "max_model_len": 4096,
+    "prompt_tokens": 512,
+    "output_tokens": 256,
+}
+
+
+def curve_title(**changes: object) -> str:
+    found = plan(Scenario.parse({**THIRTEEN, **changes}))
+    return first_charts.concurrency_curve(found, length_points(found), ink=INK).title
+
+
+def test_the_curves_title_names_what_binds_and_the_longest_that_fits() -> None:
+    assert curve_title() == "KV cache binds at 4,096 tokens, the longest that the model takes"
+    assert curve_title(max_model_len=2048) == (
+        "KV cache binds at 2,048 tokens; 14 fit at 4,096, the longest that the model takes"
+    )
+    big = {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "l4", "engine_version": "0.32.0"}
+    tokens = int(curve_title(**big).split(" fits at ")[1].split(" ")[0].replace(",", ""))
+    at, above = (plan(Scenario.parse({**THIRTEEN, **big, "max_model_len": n})) for n in (tokens, tokens + 1))
+    assert at.concurrency.guaranteed == 1 and above.concurrency.guaranteed == 0
+
+
+def test_allocation_labels_say_used_and_empty() -> None:
+    chart = charts.allocation(plan(Scenario.parse(THIRTEEN)))
+    assert chart is not None
+    texts = [note.text for note in chart.figure.layout.annotations]
+    assert texts == [
+        "<b>14 requests</b>: 768 used, 3,328 empty (81 %)",
+        "<b>79 requests</b>: 768 used, 0 empty (0.0 %)",
+    ]
+
+
+def test_the_budget_line_says_what_lies_outside_it() -> None:
+    found = plan(Scenario.parse(THIRTEEN))
+    chart = first_charts.memory_bar(found, ink=INK)
+    assert chart is not None and found.bill is not None
+    mark = by_id(chart.option["baseOption"])["budget"]["markLine"]
+    graphs = next(term.bytes for term in found.bill.terms if term.name == "cuda_graphs")
+    assert mark["data"][0]["xAxis"] == pytest.approx((found.bill.budget_bytes + graphs) / 2**30)
+    assert mark["label"]["formatter"] == "budget 71.2 GiB + CUDA graphs 2.18 outside it"
+
+
+def test_weights_on_one_gpu_are_not_called_replicated() -> None:
+    assert charts.weight_parts(plan(Scenario.parse(THIRTEEN))).title == "24.2 GiB of weights on one GPU"
+    two = charts.weight_parts(plan(Scenario.parse({**THIRTEEN, "tensor_parallel_size": 2}))).title
+    assert two.startswith("12.1 GiB of weights on the fullest GPU, ")
