@@ -24,25 +24,40 @@ V1_ALWAYS: Version = (0, 10, 0)
 class KvRules:
     """How one release plans its KV cache. ``group_slack`` None = always the smallest count.
 
-    ``dealing``: layers of a kind go to its groups one by one, or in runs. ``state_ids``: block ids of a recurrent
-    state with prefix caching. ``tokens_logged``: what "GPU KV cache size" means.
+    ``dealing``: layers of a kind go to its groups one by one, or in runs. ``groups_by_stage``: each pipeline stage
+    groups its own layers. ``mixed_pages``: layers that keep every token may differ in page size (``attention``: not
+    for an indexer). ``mixed_pages_by_stage`` no: such a group counts the pages of all stages on each.
+    ``state_ids``: block ids of a recurrent state with prefix caching; ``state_slots``: plus one for each speculative
+    token. ``state_block_multiple``: the raised block size is a multiple of the one asked for.
+    ``tokens_logged``: what "GPU KV cache size" means. ``full_fallback``: windows beside MLA are kept in full where
+    pages cannot be made equal.
     ``size_check``: what the start-up check counts for one request: ``per_layer`` (each layer alone),
-    ``page_per_group`` (one page per group: lets hybrids start too small), ``blocks`` (whole blocks).
+    ``first_group`` (the first group only: lets hybrids start too small), ``blocks`` (whole blocks).
+    ``check_by_stage`` no: the whole model against the smallest stage. ``override_in_check``: the check counts
+    num_gpu_blocks_override in place of the memory.
     """
 
     release: str
     unequal_pages: bool = True
     group_slack: float | None = 1.5
-    indexer_cache: bool = True
+    mixed_pages: Literal["no", "attention", "yes"] = "yes"
+    mixed_pages_by_stage: bool = True
     dealing: Literal["in_runs", "in_turn"] = "in_turn"
+    groups_by_stage: bool = False
     state_ids: Literal["one", "length", "two"] = "two"
+    state_slots: bool = True
+    state_block_multiple: bool = True
+    mla_state_alignment: int = 128
     tokens_logged: Literal["config_block", "group_block", "concurrency"] = "concurrency"
     concurrent_steps_counted: bool = True
     one_log_line: bool = True
     lines_per_stage: bool = False
     pads_pages: bool = True
+    full_fallback: bool = True
     null_block_in_check: bool = True
-    size_check: Literal["per_layer", "page_per_group", "blocks"] = "blocks"
+    size_check: Literal["per_layer", "first_group", "blocks"] = "blocks"
+    check_by_stage: bool = True
+    override_in_check: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +145,24 @@ def engine_release(text: str | None = None) -> EngineRelease:
             release=asked,
             unequal_pages=yes["unequal_pages"],
             group_slack=float(row["group_slack"]) if row["group_slack"] else None,
-            indexer_cache=yes["indexer_cache"],
+            mixed_pages=_one_of(row, "mixed_pages", ("no", "attention", "yes")),
+            mixed_pages_by_stage=yes["mixed_pages_by_stage"],
             dealing=_one_of(row, "dealing", ("in_runs", "in_turn")),
+            groups_by_stage=yes["groups_by_stage"],
             state_ids=_one_of(row, "state_ids", ("one", "length", "two")),
+            state_slots=yes["state_slots"],
+            state_block_multiple=yes["state_block_multiple"],
+            mla_state_alignment=int(row["mla_state_alignment"]),
             tokens_logged=_one_of(row, "tokens_logged", ("config_block", "group_block", "concurrency")),
             concurrent_steps_counted=yes["concurrent_steps_counted"],
             one_log_line=yes["one_log_line"],
             lines_per_stage=yes["lines_per_stage"],
             pads_pages=yes["pads_pages"],
+            full_fallback=yes["full_fallback"],
             null_block_in_check=yes["null_block_in_check"],
-            size_check=_one_of(row, "size_check", ("per_layer", "page_per_group", "blocks")),
+            size_check=_one_of(row, "size_check", ("per_layer", "first_group", "blocks")),
+            check_by_stage=yes["check_by_stage"],
+            override_in_check=yes["override_in_check"],
         ),
         source=row["source"],
         notes=tuple(notes),

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from capacity.engine import KvRules
 from capacity.equations import PLANNER, Equation, bytes_text, element_text, whole
-from capacity.kv_cache.grouping import Grouping
 from capacity.kv_cache.layer_cache import LayerCache, kv_heads_per_gpu
 from capacity.model import Attention, LatentAttention, Mixer, RecurrentState
 from capacity.plan import Plan
@@ -269,12 +268,18 @@ def _bytes_per_block(plan: Plan) -> Iterator[Equation]:
     for index, stage in enumerate(stages):
         size = grouping.bytes_per_block(stage)
         if grouping.uniform:
-            pages = Counter(grouping.pages[i] for i in grouping.groups[0].layers if i in stage)
+            whole_model = grouping.whole_pages and len(stage) > 0
+            held = grouping.pages if whole_model else grouping.pages[stage.start : stage.stop]
+            pages = Counter(held)
             formula = "sum of the blocks of all layers on this GPU"
+            if whole_model and len(stages) > 1:
+                formula = (
+                    "sum of the blocks of all layers of the model, which this release counts on every stage"
+                )
             values = " + ".join(f"{n} x {whole(page)}" for page, n in pages.items())
         else:
             formula = "one layer's block x layers of the widest group on this GPU"
-            values = f"{whole(grouping.page_bytes)} x {_widest(grouping, stage)}"
+            values = f"{whole(grouping.page_bytes)} x {grouping.widest_group(stage)}"
         where = f", stage {index + 1} of {len(stages)}" if len(stages) > 1 else ""
         yield Equation(
             section=SECTION,
@@ -286,7 +291,3 @@ def _bytes_per_block(plan: Plan) -> Iterator[Equation]:
             value=float(size),
             unit="B",
         )
-
-
-def _widest(grouping: Grouping, stage: range) -> int:
-    return max(sum(1 for i in group.layers if i in stage) for group in grouping.groups)

@@ -104,8 +104,8 @@ def plan(scenario: Scenario) -> Plan:
     )
     caches = layout(r.spec, settings)
     layers, owners = _with_draft_model(r, settings, caches)
-    grouping = group_layers(layers, r.release.kv)
     stages = _stage_caches(owners, r.parallel.stages)
+    grouping = group_layers(layers, r.release.kv, stages=stages)
     bills = stage_bills(r)
     given = _given_bytes(r, len(stages))
     if given is not None:

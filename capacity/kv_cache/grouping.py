@@ -25,37 +25,104 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """All groups of a model. ``uniform``: one group whose layers may differ in page size, summed per layer."""
+    """All groups of a model. ``uniform``: one group whose layers may differ in page size, summed per layer.
+
+    ``whole_pages``: each pipeline stage counts the pages of all layers. ``by_stage``: the stages' own groupings, with
+    layer positions of the whole model, where a release makes groups stage by stage; ``groups`` are then the first's.
+    """
 
     groups: tuple[Group, ...]
     page_bytes: int
     uniform: bool
     pages: tuple[int, ...]
     padding_layers: int = 0
+    whole_pages: bool = False
+    by_stage: tuple[Grouping, ...] = ()
+
+    def of_stage(self, index: int) -> Grouping:
+        """The grouping that the worker of stage ``index`` makes."""
+        return self.by_stage[index] if self.by_stage else self
+
+    def widest_group(self, stage: range | None = None) -> int:
+        """Layers of ``stage`` in the group that has the most of them."""
+        groups = (group for part in self.by_stage or (self,) for group in part.groups)
+        return max(sum(1 for i in group.layers if stage is None or i in stage) for group in groups)
 
     def bytes_per_block(self, stage: range | None = None) -> int:
         """Bytes that one block id takes on a worker holding the layers of ``stage`` (None = all layers)."""
         if self.uniform:  # one group of all layers, in order
-            return sum(self.pages if stage is None else self.pages[stage.start : stage.stop])
-        if stage is None or len(stage) == sum(len(group.layers) for group in self.groups):
-            return self.page_bytes * max(len(group.layers) for group in self.groups)
-        widest = max(sum(1 for i in group.layers if stage is None or i in stage) for group in self.groups)
-        return self.page_bytes * widest
+            whole = stage is None or (self.whole_pages and len(stage) > 0)
+            return sum(self.pages if whole or stage is None else self.pages[stage.start : stage.stop])
+        return self.page_bytes * self.widest_group(stage)
 
 
-def group_layers(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
+def group_layers(layers: Sequence[LayerCache], rules: KvRules, *, stages: Sequence[range] = ()) -> Grouping:
     """Deal the layers of a model into groups.
 
-    ``layers``: one entry per cache-owning layer in model order. Raises CapacityError where that release refuses.
+    ``layers``: one entry per cache-owning layer in model order. ``stages``: the layers of each pipeline stage, which
+    matter to releases that group stage by stage. Raises CapacityError where that release refuses.
     """
     if not layers:
         raise CapacityError("the model has no layer that keeps a cache", field="model_config")
+    if rules.groups_by_stage and len(stages) > 1 and not _one_kind(layers):
+        return _group_by_stage(layers, rules, stages)
+    try:
+        return _group(layers, rules)
+    except CapacityError:
+        kinds = {layer.kind for layer in layers}
+        if not rules.full_fallback or not {"mla", "sliding"} <= kinds or kinds & {"chunked", "state"}:
+            raise
+    windows_in_full = [replace(layer, kind="full") if layer.kind == "sliding" else layer for layer in layers]
+    return _group(windows_in_full, rules)
+
+
+def _one_kind(layers: Sequence[LayerCache]) -> bool:
+    kinds = set(layers)
+    return len(kinds) == 1 or all(kind.plans_as_full for kind in kinds)
+
+
+def _spec_order(cache: LayerCache) -> tuple[str, int, int, int]:
+    return cache.kind, cache.block_size, cache.page_bytes, cache.window
+
+
+def _group_by_stage(layers: Sequence[LayerCache], rules: KvRules, stages: Sequence[range]) -> Grouping:
+    """Each stage groups its own layers; the engine then wants the same cache in the same place on every stage."""
+    parts: list[Grouping] = []
+    for stage in stages:
+        if len(stage) == 0:
+            continue
+        part = _group(layers[stage.start : stage.stop], rules)
+        moved = (replace(group, layers=tuple(i + stage.start for i in group.layers)) for group in part.groups)
+        parts.append(replace(part, groups=tuple(sorted(moved, key=lambda group: _spec_order(group.cache)))))
+    first = [group.cache for group in parts[0].groups]
+    for part in parts[1:]:
+        others = [group.cache for group in part.groups]
+        if any(a != b for a, b in zip(first, others, strict=False)):
+            raise CapacityError(
+                f"release {rules.release} refuses pipeline stages that hold different kinds of layers; "
+                "it needs 0.11 or newer, or another pipeline_layer_split",
+                field="pipeline_parallel_size",
+            )
+    left = iter(parts)
+    own = tuple(next(left) if len(stage) else parts[0] for stage in stages)
+    return replace(parts[0], by_stage=own, uniform=False)
+
+
+def _group(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
     kinds = list(dict.fromkeys(layers))
     windows = {(kind.kind, kind.window) for kind in kinds}
     same_rule = all(kind.plans_as_full for kind in kinds) or (len(windows) == 1 and kinds[0].window > 0)
-    if same_rule and len(kinds) > 1 and any(k.kind == "indexer" for k in kinds) and not rules.indexer_cache:
+    indexed = any(kind.kind == "indexer" for kind in kinds)
+    if same_rule and indexed and len(kinds) > 1 and rules.mixed_pages != "yes":
         raise CapacityError(
             f"release {rules.release} has no sparse-attention indexer cache; it needs 0.11 or newer",
+            field="engine_version",
+        )
+    pages = {kind.page_bytes for kind in kinds}
+    if same_rule and len(pages) > 1 and rules.mixed_pages == "no":
+        sizes = " and ".join(str(size) for size in sorted(pages)[:2])
+        raise CapacityError(
+            f"release {rules.release} refuses layers whose pages differ ({sizes} bytes); it needs 0.11 or newer",
             field="engine_version",
         )
     if len(kinds) == 1 or (same_rule and len({k.block_size for k in kinds}) == 1):
@@ -64,6 +131,7 @@ def group_layers(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
             page_bytes=kinds[0].page_bytes,
             uniform=True,
             pages=tuple(layer.page_bytes for layer in layers),
+            whole_pages=len(pages) > 1 and not rules.mixed_pages_by_stage,
         )
     page = max(kind.page_bytes for kind in kinds)
     equal = {kind: _equal_page(kind, page, rules) for kind in kinds}
@@ -113,7 +181,7 @@ def _equal_page(kind: LayerCache, page: int, rules: KvRules) -> LayerCache:
     if page % kind.page_bytes == 0:
         return replace(kind, page_bytes=page, block_size=kind.block_size * (page // kind.page_bytes))
     if rules.pads_pages and kind.kind != "mla":
-        return replace(kind, page_bytes=page)
+        return replace(kind, page_bytes=page, natural_bytes=kind.page_bytes)
     needed = "0.29 or newer" if not rules.pads_pages else "pages that divide each other (MLA is never padded)"
     raise CapacityError(
         f"release {rules.release} refuses a page of {kind.page_bytes} bytes beside one of {page}; it needs {needed}",

@@ -18,7 +18,8 @@ class LayerCache:
 
     ``page_bytes``: bytes of one block of ``block_size`` tokens of one layer (for ``state``: the state's bytes,
     padded, whatever the block size). ``window``: sliding window or chunk in tokens. ``natural_bytes``: the page
-    before padding. Equal values mean the same kind: layers of one value may share a group.
+    before padding. ``was``: what a layer planned as full attention is where the hybrid manager is on. Equal values
+    mean the same kind: layers of one value may share a group.
     """
 
     kind: CacheKind
@@ -26,6 +27,7 @@ class LayerCache:
     page_bytes: int
     window: int = 0
     natural_bytes: int = 0
+    was: CacheKind | None = None
 
     @property
     def plans_as_full(self) -> bool:

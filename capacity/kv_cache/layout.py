@@ -169,12 +169,12 @@ def _caches(mixer: Mixer, settings: CacheSettings, block: int, state_page: int) 
         elem_bytes=_element_bytes(settings),
         scale_bytes=settings.kv_format.scale_bytes,
     )
-    kind = mixer.kind
-    if kind == "full" or not settings.hybrid_manager or mixer.window is None:
+    if mixer.kind == "full" or mixer.window is None:
         return (LayerCache("full", block, page),)
-    if kind == "chunked" and not settings.chunked_hybrid:
-        return (LayerCache("full", block, page),)
-    return (LayerCache("sliding" if kind == "sliding" else "chunked", block, page, mixer.window),)
+    local = LayerCache("sliding" if mixer.kind == "sliding" else "chunked", block, page, mixer.window)
+    if settings.hybrid_manager and (local.kind == "sliding" or settings.chunked_hybrid):
+        return (local,)
+    return (replace(local, kind="full", was=local.kind if settings.release.runner == "v1" else None),)
 
 
 def _draft_caches(
