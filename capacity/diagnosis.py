@@ -13,7 +13,7 @@ from dataclasses import replace
 from statistics import median
 
 from capacity.diagnosis_case import LAST_SCRAPES, LOAD, Case, load, recent
-from capacity.queue_rules import seat_or_prefill, steps_are_full
+from capacity.queue_rules import seat_or_prefill, seats_are_taken, steps_are_full
 from capacity.telemetry import EngineSnapshot, EngineWindow, Histogram, Signals, State, Value, open_window
 from capacity.telemetry.window import elapsed_s
 from capacity.verdicts import (
@@ -83,12 +83,15 @@ def _asleep(case: Case) -> Verdict | None:
     state = case.signals["sleep_state"]
     if not state.known or state.value == "awake":
         return None
+    sent = (case.number("running") or 0.0) + (case.number("waiting") or 0.0)
+    says = "this is not an outage" if not sent else f"{sent:.0f} requests were sent to it all the same"
     return verdict(
         "asleep",
-        Severity.INFO,
+        Severity.WARNING if sent else Severity.INFO,
         Confidence.HIGH,
-        "asleep: it was put to sleep and serves nothing; this is not an outage",
+        f"asleep: it was put to sleep and serves nothing; {says}",
         evidence("sleep_state", state, f"sleep state {state.value}"),
+        *(load(case) if sent else ()),
     )
 
 
@@ -209,6 +212,9 @@ def _deferred(case: Case) -> Verdict | None:
         return None
     if case.window.seconds is not None and case.number("running") and _frozen(case) is not None:
         return None
+    worse = _preempting(case) or _kv_bound(case)
+    if worse is not None and (worse.name == "preempting" or worse.severity is Severity.CRITICAL):
+        return None
     reasons = case.signals["waiting_by_reason"]
     return verdict(
         "deferred",
@@ -251,12 +257,18 @@ def _kv_bound(case: Case) -> Verdict | None:
     usage = case.number("kv_usage")
     if usage is None or usage < case.line("kv_act") - case.line("kv_hysteresis"):
         return None
+    if _rests(case):
+        return None
     lately = [n for s in case.last.snapshots if (n := s.value("kv_usage").number) is not None]
     if max([*lately, usage]) < case.line("kv_act"):
         return None
     waiting = (case.number("waiting") or 0.0) - case.deferred
     critical = usage >= case.line("kv_critical")
-    if not critical and waiting >= case.line("waiting_act") and steps_are_full(case):
+    if (
+        not critical
+        and waiting >= case.line("waiting_act")
+        and (steps_are_full(case) or seats_are_taken(case))
+    ):
         return None
     line = case.line("kv_act")
     summary = f"KV-bound: the KV cache is {_percent(usage)} full"
@@ -297,17 +309,24 @@ def _unknown(case: Case) -> Verdict | None:
     )
 
 
-def _idle(case: Case) -> Verdict | None:
+def _rests(case: Case) -> bool:
+    """No request on it and no token of late; what its KV gauge shows is left from its last step."""
     if case.number("running") != 0 or case.number("waiting") != 0:
+        return False
+    return not any(case.last.increase(name).amount for name in ("generation_tokens", "prompt_tokens"))
+
+
+def _idle(case: Case) -> Verdict | None:
+    if not _rests(case):
         return None
-    tokens = case.last.increase("generation_tokens").amount
-    if tokens:
-        return None
+    known = case.last.increase("generation_tokens").amount is not None
+    left = (case.number("kv_usage") or 0.0) >= case.line("kv_act") - case.line("kv_hysteresis")
+    says = "; its KV gauge is left from its last step, or holds blocks for a KV transfer" if left else ""
     return verdict(
         "idle",
-        Severity.OK,
-        Confidence.HIGH if tokens is not None else Confidence.MEDIUM,
-        f"idle: no request is running or waiting{_age(case)}",
+        Severity.INFO if left else Severity.OK,
+        Confidence.HIGH if known and not left else Confidence.MEDIUM,
+        f"idle: no request is running or waiting{says}{_age(case)}",
         *load(case),
     )
 

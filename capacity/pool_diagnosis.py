@@ -6,7 +6,7 @@ Left out: rules about a single engine (``diagnosis``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -55,6 +55,14 @@ def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, s
         return spread
     if len(every) == 1:
         return next(iter(every.values()))
+    asleep = [name for name, v in every.items() if v.name == "asleep" and v.severity is Severity.INFO]
+    if 0 < len(asleep) < len(every):
+        awake = {name: v for name, v in verdicts.items() if name not in asleep}
+        found = _of_all(awake, pool, down)
+        text = f"{len(asleep)} of {len(every)} engines ({_some(asleep)}) {'sleeps' if len(asleep) == 1 else 'sleep'}"
+        return replace(
+            found, summary=f"{found.summary}; {text}", evidence=(*found.evidence, Evidence(text=text))
+        )
     worst = max(every.values(), key=_rank)
     same = [name for name, v in every.items() if v.name == worst.name]
     severity = worst.severity
@@ -72,7 +80,13 @@ def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, s
 
 
 def _rank(one: Verdict) -> tuple[int, int]:
-    return SEVERITIES.index(one.severity), -NAMES.index(one.name)
+    severity = Severity.OK if _left_over(one) else one.severity
+    return SEVERITIES.index(severity), -NAMES.index(one.name)
+
+
+def _left_over(one: Verdict) -> bool:
+    """Idle with a KV gauge that still shows its last load."""
+    return one.name == "idle" and one.severity is Severity.INFO
 
 
 def _some(names: list[str]) -> str:
@@ -87,15 +101,14 @@ def _down_lines(down: Mapping[str, str]) -> list[Evidence]:
 def _imbalance(verdicts: Mapping[str, Verdict], pool: Signals) -> Verdict | None:
     """One part of the pool is loaded or queueing while the rest has room."""
     line = thresholds()
-    usage = _known(pool, "kv_usage")
-    running = _known(pool, "running")
-    waiting = _known(pool, "waiting")
+    serving = [name for name, v in verdicts.items() if v.name in (*BOUND, *FINE)]
+    usage = _known(pool, "kv_usage", [name for name in serving if not _left_over(verdicts[name])])
+    running, waiting = _known(pool, "running", serving), _known(pool, "waiting", serving)
     if len(verdicts) < 2 or (len(usage) < 2 and len(running) < 2):
         return None
     bound = [name for name, v in verdicts.items() if v.name in BOUND]
-    fine = [name for name, v in verdicts.items() if v.name in FINE]
     hot = max(usage or running, key=lambda name: (usage or running)[name])
-    if not fine or 2 * len(bound) > len(verdicts):
+    if 2 * len(bound) > len(verdicts):
         return None
     lines: list[Evidence] = []
     if len(usage) > 1:
@@ -117,7 +130,8 @@ def _imbalance(verdicts: Mapping[str, Verdict], pool: Signals) -> Verdict | None
             text = f"{running[busiest]:.0f} run on {busiest} against {middle:.0f} on the others (median)"
             lines.append(Evidence(text=text, signal="running", metric=pool["running"].metric))
     pressed = usage.get(hot, 0.0) >= line["kv_act"].value or waiting.get(hot, 0.0) > 0
-    if not lines or (len(lines) < 2 and not pressed):
+    fine = [name for name in serving if verdicts[name].name in FINE and name != hot]
+    if not fine or not lines or (len(lines) < 2 and not pressed):
         return None
     severity = max(Severity.WARNING, verdicts[hot].severity, key=SEVERITIES.index)
     return verdict(
@@ -130,6 +144,6 @@ def _imbalance(verdicts: Mapping[str, Verdict], pool: Signals) -> Verdict | None
     )
 
 
-def _known(pool: Signals, name: str) -> dict[str, float]:
+def _known(pool: Signals, name: str, among: Collection[str]) -> dict[str, float]:
     each = pool[name].by_engine or {}
-    return {key: value for key, value in each.items() if value is not None}
+    return {key: value for key, value in each.items() if value is not None and key in among}

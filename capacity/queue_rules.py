@@ -24,8 +24,10 @@ def seat_or_prefill(case: Case) -> Verdict | None:
     step = case.signals["tokens_per_step"]
     name, confidence, found = _which(case, running, step.number)
     usage = case.number("kv_usage")
-    room = f"the KV cache has room ({usage:.1%})" if usage is not None else "KV usage is not known"
-    if usage is None or usage >= case.line("kv_low"):
+    room = "KV usage is not known" if usage is None else f"the KV cache has room ({usage:.1%})"
+    if usage is not None and usage >= case.line("kv_act"):
+        room = f"the KV cache fills up as well ({usage:.1%})"
+    if (usage is None or usage >= case.line("kv_low")) and not seats_are_taken(case):
         confidence = Confidence.LOW
     lines = [Evidence(text=found, signal="running", value=running, metric=case.signals["running"].metric)]
     if step.number is not None:
@@ -53,6 +55,12 @@ def steps_are_full(case: Case) -> bool:
     return step is not None and step >= heavy
 
 
+def seats_are_taken(case: Case) -> bool:
+    """Whether the entry gives max_num_seqs and as many requests run."""
+    seats, running = case.window.latest.config.max_num_seqs, case.number("running")
+    return bool(seats) and running is not None and running >= case.line("seat_share") * (seats or 0.0)
+
+
 def _stands_still(case: Case) -> bool:
     """Whether running keeps near its highest value at the scrapes with a queue."""
     queued = [s for s in case.recent.snapshots if (s.value("waiting").number or 0.0) > 0]
@@ -69,7 +77,7 @@ def _which(case: Case, running: float, step: float | None) -> tuple[str, Confide
     seats = case.window.latest.config.max_num_seqs
     if seats:
         why = f"{running:.0f} of {seats:.0f} seats (max_num_seqs) are taken"
-        if running >= case.line("seat_share") * seats:
+        if seats_are_taken(case):
             return "seat-bound", Confidence.HIGH, why
         full = steps_are_full(case)
         return "prefill-bound", Confidence.HIGH if full else Confidence.MEDIUM, f"{why}: seats are free"
