@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from capacity.hardware import gpus
 from capacity.length_curve import longest_in_pool
+from capacity.parallelism import valid_tensor_parallel_sizes
 from capacity.plan import Plan
 from capacity.resolve import resolve
 from capacity.scenario import Scenario
@@ -24,9 +26,11 @@ from capacity.search import (
     smallest_utilization,
     without_stages,
 )
+from capacity.units import GIB
 from capacity.verdict import largest_utilization, too_old
 
 SHORTEST_OFFERED = 512
+MOST_LARGER = 8
 
 
 def fixes(found: Plan, *, concurrency: int = 1, limit: int = 6) -> tuple[dict[str, Any], ...]:
@@ -35,7 +39,10 @@ def fixes(found: Plan, *, concurrency: int = 1, limit: int = 6) -> tuple[dict[st
     them."""
     if enough(found, concurrency):
         return ()
-    return tuple(sorted(_ranked(found, concurrency), key=lambda fix: fix["fit"] != "yes"))[:limit]
+    ranked = tuple(_ranked(found, concurrency))
+    if not ranked or found.binding_constraint == "weights":
+        ranked += tuple(_larger_gpus(found, concurrency))
+    return tuple(sorted(ranked, key=lambda fix: fix["fit"] != "yes"))[:limit]
 
 
 def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
@@ -60,7 +67,8 @@ def _ranked(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
         found.binding_constraint != "weights"
     ):  # nothing but weights and GPUs helps where weights fill the budget
         yield from _smaller_engine(found, s, concurrency, given=given)
-    if not given and r.total_bytes is not None:
+    crowded = found.binding_constraint in ("memory", "weights")  # what was measured cannot be on this card
+    if r.total_bytes is not None and (crowded or not given):
         yield from _other_weights_and_gpus(found, s, concurrency)
 
 
@@ -113,6 +121,40 @@ def _other_weights_and_gpus(found: Plan, s: Scenario, concurrency: int) -> Itera
             alone = without_stages(s, more, concurrency, most, known=found)
             yield from _offer(alone, "use more GPUs with tensor parallelism alone", s)
         yield from _offer(more, "use more GPUs", s)
+
+
+def _larger_gpus(found: Plan, concurrency: int) -> Iterator[dict[str, Any]]:
+    """The fewest of the vendor's larger GPUs that hold the requests, the cheapest kind of so many."""
+    r = found.resolved
+    if r.gpu is None:
+        return
+    held = ("gpu_memory_gib", "pipeline_layer_split", *MEASURED_POOL)
+    left = {key: None for key in held if getattr(r.scenario, key) is not None}
+    s = replace(r.scenario, prompt_tokens=None, output_tokens=None)
+    larger = [
+        gpu
+        for gpu in gpus().values()
+        if gpu.vendor == r.gpu.vendor and (gpu.memory_gib or 0.0) > (r.gpu.memory_gib or 0.0)
+    ]
+    larger.sort(key=lambda gpu: (gpu.price_low_usd_per_hour is None, gpu.price_low_usd_per_hour or 0.0))
+    shared = sum(stage.sharded for stage in found.weights.stages) * r.parallel.tensor
+    for tensor in valid_tensor_parallel_sizes(r.spec, limit=MOST_LARGER):
+        for gpu in larger:
+            if s.weights_gib is None and shared / tensor > (gpu.memory_gib or 0.0) * GIB:
+                continue
+            layout: dict[str, Any] = {
+                "gpu": gpu.id,
+                "tensor_parallel_size": tensor,
+                "pipeline_parallel_size": 1,
+                **left,
+            }
+            if s.weights_gib is not None:
+                ranks = r.parallel.tensor * r.parallel.pipeline
+                layout["weights_gib"] = s.weights_gib * ranks / tensor
+            offers = list(_single(s, layout, f"use {tensor} x {gpu.name}", concurrency))
+            if offers:
+                yield from offers
+                return
 
 
 def _useful_length(s: Scenario) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from capacity.answer import verdict
 from capacity.explain import explain
-from capacity.export.report_inputs import reproduce, workload_words
+from capacity.export.report_inputs import reproduce, settings, workload_words
 from capacity.export.report_style import MEMORY_COLOURS, STATE, STYLE
 from capacity.export.serve_command import serve_command, serve_notes
 from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
@@ -130,10 +130,7 @@ def _figures(plan: Plan) -> str:
 def _fixes(fixes: Sequence[dict[str, Any]]) -> str:
     if not fixes:
         return ""
-    rows = [
-        (_sure(fix), f"{fix['guaranteed']:,}", "; ".join(f"{k} = {v}" for k, v in fix["changes"].items()))
-        for fix in fixes
-    ]
+    rows = [(_sure(fix), f"{fix['guaranteed']:,}", settings(fix["changes"])) for fix in fixes]
     return "<h2>What would make it fit</h2>" + _table(
         ("Change", "Guaranteed requests", "Settings"), rows, numbers={1}, quiet={2}
     )

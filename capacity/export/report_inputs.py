@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from capacity.plan import Plan
 from capacity.scenario import Length
@@ -43,6 +45,17 @@ def _length(length: Length | None) -> str:
     if length.values:
         return f"{length.mean:,.10g} tokens on average over {len(length.values):,} observed lengths"
     return f"{length.mean:,.10g} tokens ({f'spread {length.cv:g}' if length.cv else 'all alike'})"
+
+
+def settings(changes: Mapping[str, Any]) -> str:
+    """Changed scenario keys in one line.
+
+    >>> settings({"tensor_parallel_size": 2, "kv_cache_gib": None})
+    'tensor_parallel_size = 2; kv_cache_gib left out'
+    """
+    return "; ".join(
+        f"{key} left out" if value is None else f"{key} = {value}" for key, value in changes.items()
+    )
 
 
 def reproduce(plan: Plan, *, page_url: str | None) -> str:

@@ -167,17 +167,25 @@ def _basic(group: str) -> None:
 
 
 def apply(changes: Mapping[str, Any]) -> None:
-    """Put scenario keys into their widgets (a callback)."""
-    for key, text in to_texts(changes).items():
+    """Put scenario keys into their widgets (a callback); a key that is None is left out from now on."""
+    for key, value in changes.items():
+        if value is None:
+            _clear(key)
+    for key, text in to_texts({key: value for key, value in changes.items() if value is not None}).items():
         st.session_state[PREFIX + key] = text
+
+
+def _clear(name: str) -> None:
+    spread = (f"{name}_cv",) if field_table()[name].type == "length" else ()
+    for key in (name, *spread):
+        st.session_state[PREFIX + key] = "" if _is_text(name) else None
 
 
 def start_from(scenario: Mapping[str, Any]) -> None:
     """Replace every input by a scenario's (a callback): examples and reset."""
-    for name, one in field_table().items():
-        for key in (name, f"{name}_cv") if one.type == "length" else (name,):
-            if name != "model_config":
-                st.session_state[PREFIX + key] = "" if _is_text(name) else None
+    for name in field_table():
+        if name != "model_config":
+            _clear(name)
     for key, _ in FORM:
         st.session_state[f"plan_form_{key}"] = ""
     st.session_state["plan_source"] = SOURCES[0]

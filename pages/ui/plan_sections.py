@@ -175,9 +175,16 @@ def _figures(plan: Plan) -> None:
 
 def _fixes(plan: Plan) -> None:
     found = fixes(plan)
-    st.markdown("**What to change**, smallest effect on the deployment first. Each line was computed.")
+    st.markdown(
+        "**What to change**, smallest effect on the deployment first. Each line was computed."
+        if found
+        else "**What to change**"
+    )
     if not found:
-        st.markdown("No single change makes it fit: take a GPU with more memory or a smaller model.")
+        st.markdown(
+            "No single change makes it fit. Tried: utilization, seats, KV in 8 bits, a shorter length, weights in "
+            "fewer bits, up to 16 of these GPUs, up to 8 of every larger one of the vendor."
+        )
         return
     box = st.container(border=True, gap="xxsmall")
     for index, fix in enumerate(found):

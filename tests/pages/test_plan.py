@@ -225,6 +225,15 @@ def test_a_fix_can_be_applied() -> None:
     assert verdict(found).startswith("**Fits.**")
 
 
+def test_a_fix_that_leaves_a_key_out_empties_its_field() -> None:
+    found = page(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100-sxm", kv_cache_gib="90")
+    assert "Fits" not in verdict(found)
+    found.button(key="plan_fix_0").click().run()
+    assert found.text_input(key="plan_kv_cache_gib").value == ""
+    assert not found.exception and not found.error
+    assert verdict(found).startswith("**Fits.**")
+
+
 def test_reset_clears_overrides() -> None:
     found = page(model="Qwen/Qwen3-8B", gpu="l40s", max_num_seqs="64", other_memory_gib="2")
     found.button(key="plan_reset").click().run()
