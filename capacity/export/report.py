@@ -5,13 +5,14 @@ Nothing is loaded from elsewhere, no script runs, every text is escaped. Left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from capacity.answer import verdict
 from capacity.explain import explain
 from capacity.export.report_inputs import reproduce, settings, workload_words
+from capacity.export.report_parts import bullets, table
 from capacity.export.report_style import MEMORY_COLOURS, STATE, STYLE
 from capacity.export.serve_command import serve_command, serve_notes
 from capacity.export.svg import Line, Mark, Part, bars, log_log, stacked_bar
@@ -75,7 +76,8 @@ def _title(plan: Plan) -> str:
 
 def _subtitle(plan: Plan) -> str:
     r = plan.resolved
-    parts = [f"vLLM {r.release.asked}", f"{r.weight_format.id} weights", f"KV cache {r.kv_dtype}"]
+    kv = next((a.value for a in plan.assumptions if a.key == "kv_cache_dtype"), r.kv_dtype)
+    parts = [f"vLLM {r.release.asked}", f"{r.weight_format.id} weights", f"KV cache {kv}"]
     parts.append(f"max_model_len {r.max_model_len:,}")
     if r.parallel.tensor > 1:
         parts.append(f"TP {r.parallel.tensor}")
@@ -99,11 +101,17 @@ def _figures(plan: Plan) -> str:
     stage = pool.stage if pool else 0
     low, high = gib(plan.kv_low_bytes[stage]), gib(plan.kv_high_bytes[stage])
     measured = "as given" if plan.kv_given else f"{_gib(low)}-{_gib(high)}"
-    typical = (
-        (f"{usual.mean:,}", f"full on average; {usual.safe:,} hold at {usual.percentile:g} %")
-        if usual
-        else (UNKNOWN, "no prompt or output lengths given")
-    )
+    typical = (UNKNOWN, "no prompt or output lengths given")
+    if usual:
+        starts = "" if pool and pool.starts else "if it starts: "
+        typical = (
+            f"{usual.mean:,}",
+            f"{starts}full on average; {usual.safe:,} hold at {usual.percentile:g} %",
+        )
+    if usual and plan.fit == "no":
+        typical = ("0", "the engine does not start")
+    if plan.fit == "no" and not plan.kv_high_bytes[stage]:  # the engine stops before it has a pool
+        pool, measured = None, "no memory is left"
     spread = f"{counted.low:,}-{counted.high:,}; " if counted.low != counted.high else ""
     cells = [
         (
@@ -118,7 +126,7 @@ def _figures(plan: Plan) -> str:
             _count(pool.num_blocks) if pool else UNKNOWN,
             f"{pool.blocks_per_max_request:,} per full-length request" if pool else "no pool",
         ),
-        ("KV cache, GiB per GPU", _gib(gib(plan.kv_bytes[stage])), measured),
+        ("KV cache, GiB per GPU", _gib(gib(plan.kv_bytes[stage])) if pool else UNKNOWN, measured),
     ]
     inner = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
@@ -131,7 +139,7 @@ def _fixes(fixes: Sequence[dict[str, Any]]) -> str:
     if not fixes:
         return ""
     rows = [(_sure(fix), f"{fix['guaranteed']:,}", settings(fix["changes"])) for fix in fixes]
-    return "<h2>What would make it fit</h2>" + _table(
+    return "<h2>What would make it fit</h2>" + table(
         ("Change", "Guaranteed requests", "Settings"), rows, numbers={1}, quiet={2}
     )
 
@@ -178,7 +186,9 @@ def _memory(plan: Plan) -> str:
         (
             TERMS.get(t.name, t.name),
             _gib(t.bytes / GIB),
-            f"{_gib(t.low_bytes / GIB)}-{_gib(t.high_bytes / GIB)}",
+            f"{_gib(t.low_bytes / GIB)}-{_gib(t.high_bytes / GIB)}"
+            if t.low_bytes != t.high_bytes
+            else UNKNOWN,
             t.basis,
             t.source,
         )
@@ -196,7 +206,7 @@ def _memory(plan: Plan) -> str:
         )
     )
     chart = stacked_bar(parts, marks=marks, unit="GiB", alt=message)
-    return f"<h2>{escape(message)}</h2><figure>{chart}<ul class='legend'>{legend}</ul></figure>" + _table(
+    return f"<h2>{escape(message)}</h2><figure>{chart}<ul class='legend'>{legend}</ul></figure>" + table(
         ("Term, GiB per GPU", "Value", "80 % interval", "Basis", "Source"), rows, numbers={1, 2}, quiet={4}
     )
 
@@ -247,7 +257,7 @@ def _curve(plan: Plan) -> str:
 
 def _allocation(plan: Plan) -> str:
     f = plan.fragmentation
-    if f is None:
+    if f is None or plan.pool is None or plan.pool.num_blocks == 0:
         return ""
     block = max(g.cache.block_size for g in plan.grouping.groups)
     used, tail = "#0072B2", "#E69F00"
@@ -275,15 +285,15 @@ def _allocation(plan: Plan) -> str:
         ),
     ]
     message = f"Blocks hold {f.paged_requests:,} such requests, reserving max_model_len holds {f.contiguous_requests:,}"
-    table = _table(
+    sizes = table(
         ("Block size", "Empty tokens in the last block", "Requests"),
         [(f"{size:,}", f"{waste:,.1f}", f"{requests:,}") for size, waste, requests in f.by_block_size],
         numbers={0, 1, 2},
     )
     return (
         f"<h2>{escape(message)}</h2><figure>{bars(rows, unit='tokens per request', alt=message)}</figure>"
-        f"<p class='quiet'>Reserving leaves {f.waste_share:.0%} of the memory empty, blocks of {block:,} leave "
-        f"{f.paged_waste_share:.1%}.</p>{table}"
+        f"<p class='quiet'>Reserving leaves {100 * f.waste_share:.0f} % of the memory empty, blocks of {block:,} leave "
+        f"{100 * f.paged_waste_share:.1f} %.</p>{sizes}"
     )
 
 
@@ -297,7 +307,7 @@ def _logs(plan: Plan) -> str:
 
 
 def _serve(plan: Plan) -> str:
-    notes = _list(serve_notes(plan))
+    notes = bullets(serve_notes(plan))
     title = "Command that starts it" if plan.fit != "no" else "Command as planned (it does not fit)"
     return f"<h2>{title}</h2><pre>{escape(serve_command(plan))}</pre>{notes}"
 
@@ -307,7 +317,7 @@ def _textbook(plan: Plan) -> str:
     if not walk:
         return ""
     rows = [(step.name, step.detail, f"{step.requests:,.2f}") for step in walk]
-    return "<h2>From the textbook's answer to the engine's</h2>" + _table(
+    return "<h2>From the textbook's answer to the engine's</h2>" + table(
         ("Step", "What changes", "Full-length requests after it"), rows, numbers={2}, quiet={1}
     )
 
@@ -319,7 +329,7 @@ def _equations(plan: Plan) -> str:
 
     def flush() -> None:
         if rows:
-            out.append(f"<h3>{escape(section)}</h3>" + _table(heads, rows, quiet={1, 4}, kind="equations"))
+            out.append(f"<h3>{escape(section)}</h3>" + table(heads, rows, quiet={1, 4}, kind="equations"))
 
     for step in explain(plan):
         if step.section != section:
@@ -334,46 +344,14 @@ def _assumptions(plan: Plan) -> str:
     rows = [(a.key, a.value, a.source) for a in plan.assumptions]
     if not rows:
         return ""
-    return "<h2>Assumed because it was not given</h2>" + _table(
+    return "<h2>Assumed because it was not given</h2>" + table(
         ("Key", "Value", "Source"), rows, quiet={2}, kind="keys"
     )
 
 
 def _warnings(plan: Plan) -> str:
     notes = [*plan.warnings, *plan.resolved.spec.notes]
-    return f"<h2>Mind</h2>{_list(notes)}" if notes else ""
-
-
-def _list(texts: Iterable[str]) -> str:
-    inner = "".join(f"<li>{escape(_sentence(text))}</li>" for text in texts)
-    return f"<ul>{inner}</ul>" if inner else ""
-
-
-def _table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    numbers: frozenset[int] | set[int] = frozenset(),
-    quiet: frozenset[int] | set[int] = frozenset(),
-    kind: str = "plain",
-) -> str:
-    def mark(i: int) -> str:
-        return " class='n'" if i in numbers else " class='src'" if i in quiet else ""
-
-    head = "".join(
-        f"<th{mark(i) if i in numbers else ''} scope='col'>{escape(text)}</th>"
-        for i, text in enumerate(heads)
-    )
-    body = "".join(
-        "<tr>" + "".join(f"<td{mark(i)}>{escape(str(cell))}</td>" for i, cell in enumerate(row)) + "</tr>"
-        for row in rows
-    )
-    return f"<div class='scroll'><table class='{kind}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+    return f"<h2>Mind</h2>{bullets(notes)}" if notes else ""
 
 
 def _gib(value: float) -> str:

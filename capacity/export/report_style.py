@@ -47,8 +47,8 @@ th{text-align:left;font-weight:600;color:var(--quiet);border-bottom:1.5px solid 
 td{border-bottom:1px solid var(--line);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:break-word}
 tr{break-inside:avoid}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.src{color:var(--quiet);font-size:12px}table.keys td:nth-child(-n+2){white-space:nowrap}
-table.equations{table-layout:fixed}.equations th:nth-child(1){width:24%}.equations th:nth-child(4){width:15%}
-.equations th:nth-child(5){width:20%}
+table.equations{table-layout:fixed}.equations th:nth-child(1){width:20%}.equations th:nth-child(2){width:23%}
+.equations th:nth-child(3){width:20%}.equations th:nth-child(4){width:14%}.equations td{overflow-wrap:anywhere}
 pre{background:var(--soft);border:1px solid var(--line);border-radius:6px;padding:12px 14px;margin:8px 0;font:12.5px/1.55
 ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono",monospace;white-space:pre-wrap;overflow-wrap:anywhere;
 break-inside:avoid}
@@ -59,5 +59,6 @@ ul{margin:6px 0;padding-left:20px}footer{margin-top:40px;border-top:1px solid va
 @media print{body{font-size:11pt;-webkit-print-color-adjust:exact;print-color-adjust:exact}main{padding:0;max-width:none}
 .figures{grid-template-columns:repeat(5,1fr);gap:8px}.figures dd{font-size:17pt}.figures div{padding:8px 9px}
 .scroll{overflow:visible}
-table{font-size:9pt}td.src{font-size:8.5pt}pre,code{font-size:8.5pt}h1{font-size:19pt}h2{margin-top:22px}}
+table{font-size:9pt}td.src{font-size:8.5pt}pre,code{font-size:8.5pt}h1{font-size:19pt}h2{margin-top:22px}
+footer{margin-top:14px;break-before:avoid}h2+p,thead{break-after:avoid}table.plain{break-inside:avoid}p{orphans:3;widows:3}}
 """

@@ -185,6 +185,33 @@ def test_a_plan_without_room_promises_nothing() -> None:
     assert "What the engine" not in page.text and "as given" not in page.text
 
 
+def test_without_a_pool_the_report_shows_no_false_zeros() -> None:
+    raw = {"model": "deepseek-v3", "gpu": "l4", **WORKLOAD}
+    found = plan(Scenario.parse(raw))
+    page = report_html(found, fixes=fixes(found))
+    shown = re.findall(r"<dd>([^<]*)<small>([^<]*)", page)
+    assert shown[1:] == [
+        ("0", "the engine does not start"),
+        ("–", "as the engine logs them"),
+        ("–", "no pool"),
+        ("–", "no memory is left"),
+    ]
+    assert "Blocks hold" not in page and "use 4 x B300 SXM" in page
+
+
+def test_a_marginal_plan_says_what_it_holds_only_if_it_starts() -> None:
+    raw = {
+        "model": "gemma-3-27b",
+        "gpu": "h100",
+        "max_model_len": 131072,
+        "engine_version": "0.32.0",
+        **WORKLOAD,
+    }
+    found = plan(Scenario.parse(raw))
+    assert found.fit == "marginal" and found.concurrency.guaranteed == 0
+    assert "<small>if it starts: full on average" in report_html(found)
+
+
 @pytest.mark.parametrize("table", ["engine_defaults", "model_aliases", "gpus", "models"])
 def test_every_row_states_its_own_source(table: str) -> None:
     for row in read_table(table):
