@@ -60,5 +60,5 @@ ul{margin:6px 0;padding-left:20px}footer{margin-top:40px;border-top:1px solid va
 .figures{grid-template-columns:repeat(5,1fr);gap:8px}.figures dd{font-size:17pt}.figures div{padding:8px 9px}
 .scroll{overflow:visible}
 table{font-size:9pt}td.src{font-size:8.5pt}pre,code{font-size:8.5pt}h1{font-size:19pt}h2{margin-top:22px}
-footer{margin-top:14px;break-before:avoid}h2+p,thead{break-after:avoid}table.plain{break-inside:avoid}p{orphans:3;widows:3}}
+footer{margin-top:14px;break-before:avoid}h2+p,p:has(+pre),thead{break-after:avoid}table.plain{break-inside:avoid}p{orphans:3;widows:3}}
 """

@@ -18,6 +18,7 @@ from pages.ui.link import link
 from pages.ui.page_head import page_head
 from pages.ui.speed_section import pin_button, speed_link
 
+TAB = "plan_tab"
 HELP = """
 **What this page answers.** How many requests the engine will hold at once, before anyone rents the GPU, by the
 rules of the vLLM release you pick.
@@ -51,8 +52,9 @@ def buttons(place: DeltaGenerator, inputs: PlanInputs, shown: Plan | None) -> No
 
 
 def _link(inputs: PlanInputs) -> tuple[str, bool]:
-    """The page's link, and whether it holds every input (a long config is left out)."""
-    values = {**inputs.link_values(), **speed_link()}
+    """The page's link with the open tab, and whether it holds every input (a long config is left out)."""
+    tab = st.session_state.get(TAB) or st.query_params.get(TAB)
+    values = {**inputs.link_values(), **speed_link(), **({TAB: str(tab)} if tab else {})}
     whole = inputs.source != "Config" or not inputs.config_text or "plan_config" in values
     return link(st.context.url or "", values), whole
 

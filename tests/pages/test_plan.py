@@ -63,6 +63,11 @@ def test_link_alone_gives_the_same_page() -> None:
     assert figures(found)["KV blocks"] == count(expected.pool.num_blocks)  # type: ignore[union-attr]
 
 
+def test_the_shared_link_holds_the_open_tab() -> None:
+    shared = [str(one.value) for one in page(model="Qwen/Qwen3-8B", gpu="h200", tab="Textbook").code]
+    assert sum("plan_tab=Textbook" in text and "plan_gpu=h200" in text for text in shared) == 1
+
+
 def test_a_link_written_by_hand_takes_scenario_keys() -> None:
     link = {"model": "gpt-oss-120b", "gpu": "h100", "max_model_len": "16K", "gpu_memory_utilization": "0.95"}
     opened = AppTest.from_file(str(ROOT / "pages" / "plan.py"), default_timeout=30)
