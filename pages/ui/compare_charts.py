@@ -161,8 +161,28 @@ def _value(measure: str, value: float) -> str:
 
 def _ticks(axis: Axis) -> list[str]:
     return [
-        f"{v:,g}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in axis.values
+        ("on" if v else "off") if isinstance(v, bool) else f"{v:,g}" if isinstance(v, int | float) else str(v)
+        for v in axis.values
     ]
+
+
+def _place(axis: Axis, index: int, labels: dict[str, str]) -> str:
+    """One value of an axis as a sentence names it: "16 in flight", "b200", "max model length 8,192"."""
+    tick, label = _ticks(axis)[index], labels[axis.key]
+    if axis.key == "concurrency":
+        return f"{tick} in flight"
+    if axis.key == "gpu":
+        return tick
+    words = label[0].lower() + label[1:] if label[1:2].islower() else label
+    return f"{tick} {words}" if label.endswith("tokens") else f"{words} {tick}"
+
+
+def _cell(measure: str, value: float) -> str:
+    """A value in the unit of the chart, short enough for a narrow cell."""
+    if not math.isfinite(value) or measure in ("mfu", "mbu"):
+        return _value(measure, value)
+    scaled = value * SCALE.get(measure, 1.0)
+    return f"{scaled:.2f}" if scaled < 9.995 else f"{scaled:.1f}" if scaled < 99.95 else f"{scaled:,.0f}"
 
 
 def sweep_lines(grid: SpeedGrid, measure: str, labels: dict[str, str]) -> Chart:
@@ -216,6 +236,8 @@ def sweep_map(grid: SpeedGrid, measure: str, labels: dict[str, str]) -> Chart:
         [None if not math.isfinite(v) else float(v) for v in line] for line in raw * SCALE.get(measure, 1.0)
     ]
     texts = [[_value(measure, float(v)) for v in line] for line in raw]
+    roomy = raw.size <= 120  # the values stand in the cells, so no colour bar takes their place
+    short = [[_cell(measure, float(v)) for v in line] for line in raw]
     hover = [
         [grid.reasons.get((i, j), text) or UNKNOWN for j, text in enumerate(line)]
         for i, line in enumerate(texts)
@@ -224,7 +246,7 @@ def sweep_map(grid: SpeedGrid, measure: str, labels: dict[str, str]) -> Chart:
     figure.add_trace(
         type="heatmap", x=_ticks(grid.x), y=_ticks(grid.y), z=cells, customdata=hover, colorscale="Cividis",
         reversescale=measure in ("tpot_s", "ttft_s", "e2e_s"), xgap=1, ygap=1,
-        text=texts if raw.size <= 120 else None, texttemplate="%{text}" if raw.size <= 120 else None,
+        text=short if roomy else None, texttemplate="%{text}" if roomy else None, showscale=not roomy,
         colorbar={"title": {"text": MEASURES[measure], "side": "right"}, "thickness": 12},
         hovertemplate=f"{labels[grid.x.key]} %{{x}}, {labels[grid.y.key]} %{{y}}<br>%{{customdata}}<extra></extra>",
     )  # fmt: skip
@@ -246,9 +268,9 @@ def _title(grid: SpeedGrid, measure: str, labels: dict[str, str]) -> str:
     words = []
     for place in (low, high):
         i, j = divmod(place, raw.shape[1])
-        at = f"{labels[grid.x.key].lower()} {_ticks(grid.x)[j]}"
+        at = _place(grid.x, j, labels)
         if grid.y is not None:
-            at += f", {labels[grid.y.key].lower()} {_ticks(grid.y)[i]}"
+            at += f", {_place(grid.y, i, labels)}"
         words.append(f"{_value(measure, float(raw[i, j]))} at {at}")
     return f"{name} goes from {words[0]} to {words[1]}"
 

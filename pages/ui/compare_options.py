@@ -33,7 +33,7 @@ from pages.ui.compare_option_rows import (
     split_rows,
     variant_csv,
 )
-from pages.ui.compare_parts import download, plain
+from pages.ui.compare_parts import download, plain, table
 from pages.ui.compare_state import typed
 from pages.ui.format import count, first_upper, table_csv
 
@@ -79,7 +79,7 @@ def _extrapolated(reasons: Sequence[str]) -> None:
 
 def _formats(scenario: Scenario, load: float) -> None:
     labels = {one.label: one for one in OFFLOADS}
-    row = st.container(horizontal=True, gap="small", vertical_alignment="bottom")
+    row = st.container(horizontal=True, gap="small", vertical_alignment="top")
     prefix = row.segmented_control(
         "Prefix sharing", list(PREFIX), default="as given", required=True, key="cmp_prefix", **KEPT
     )
@@ -92,7 +92,7 @@ def _formats(scenario: Scenario, load: float) -> None:
         lambda: variant_csv(option_variants(scenario, concurrency=load)),
         "cmp_formats_table",
     )
-    st.table(format_rows(rows), hide_index=True, border="horizontal")
+    table(format_rows(rows), "cmp_formats_rows")
     _extrapolated(extrapolations(rows, format_name))
     kinds = {kind for one in rows for kind in one.quality_kinds}
     st.caption(
@@ -120,7 +120,7 @@ def _layouts(scenario: Scenario, load: float) -> None:
     _head(
         f"Layouts of {gpus} GPUs: {best(rows, layout_name)}", lambda: variant_csv(rows), "cmp_layouts_table"
     )
-    st.table(layout_rows(rows), hide_index=True, border="horizontal")
+    table(layout_rows(rows), "cmp_layouts_rows")
     _extrapolated(extrapolations(rows, layout_name))
 
 
@@ -146,5 +146,5 @@ def _splits(scenario: Scenario, load: float) -> None:
         lambda: split_csv(rows),
         "cmp_splits_table",
     )
-    st.table(split_rows(rows[:8]), hide_index=True, border="horizontal")
+    table(split_rows(rows[:8]), "cmp_splits_rows")
     st.caption(f":material/warning: **Extrapolated**: {'; '.join(first.notes)}.")

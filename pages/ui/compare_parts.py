@@ -6,6 +6,7 @@ Left out: what is drawn.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -81,6 +82,17 @@ def download(label: str, data: Any, name: str, mime: str, *, key: str, small: bo
         type="tertiary" if small else "secondary",
         width="content" if small else "stretch",
     )
+
+
+def table(rows: Sequence[Mapping[str, str]], key: str) -> None:
+    """Rows whose first column stays in view when a narrow screen scrolls the others."""
+    ground = st.get_option(f"theme.{st.context.theme.type or 'light'}.backgroundColor") or "#FFFFFF"
+    with st.container(key=key):
+        st.html(
+            f"<style>.st-key-{key} :is(th, td):first-child "
+            f"{{ position: sticky; left: 0; z-index: 1; background: {ground}; }}</style>"
+        )
+        st.table([dict(row) for row in rows], hide_index=True, border="horizontal")
 
 
 def draw(chart: Chart, key: str) -> None:

@@ -10,7 +10,7 @@ from capacity.compare import ROWS, Column, frontier
 from pages.ui import compare_table as tables
 from pages.ui.compare_charts import pareto
 from pages.ui.compare_options import options
-from pages.ui.compare_parts import download, draw, ink, plain
+from pages.ui.compare_parts import download, draw, ink, plain, table
 from pages.ui.compare_state import PROBLEM, SET, as_file, example, pinned, set_link, settings
 from pages.ui.compare_sweep import sweep
 from pages.ui.format import first_upper, in_flight, table_csv
@@ -157,7 +157,7 @@ def answer(columns: Sequence[Column], load: float | None) -> None:
             key="cmp_table_csv",
         )
     ordered = tables.sorted_columns(columns, keys.get(chosen or ""))
-    st.table(tables.table(ordered, columns[0]), hide_index=True, border="horizontal")
+    table(tables.table(ordered, columns[0]), "cmp_table")
 
 
 def details(

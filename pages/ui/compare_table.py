@@ -147,7 +147,7 @@ def why(columns: Sequence[Column]) -> list[dict[str, str]]:
     return [
         {
             "about": kind,
-            "scenarios": "all" if len(names) == every else ", ".join(plain(name) for name in names),
+            "scenarios": "all" if len(names) == every else "; ".join(plain(name) for name in names),
             "why": plain(first_upper(text)),
         }
         for (kind, text), names in sorted(rows.items(), key=lambda item: item[0][0])

@@ -163,4 +163,18 @@ def test_one_column_on_a_phone(chromium: Browser, app_url: str) -> None:
         "['auto', 'scroll'].includes(getComputedStyle(part).overflowX))"
     )
     assert wide  # six columns do not fit; they scroll inside the table and not the page
+    names = page.locator(".st-key-cmp_table tr > :first-child")
+    figures = page.locator(".st-key-cmp_table tr > :nth-child(2)")
+    before = names.nth(3).bounding_box(), figures.nth(3).bounding_box()
+    names.nth(3).evaluate(
+        "cell => { for (let p = cell; p; p = p.parentElement) if (p.scrollWidth > p.clientWidth + 5 && "
+        "['auto', 'scroll'].includes(getComputedStyle(p).overflowX)) { p.scrollLeft = 200; return } }"
+    )
+    after = names.nth(3).bounding_box(), figures.nth(3).bounding_box()
+    assert before[0] and before[1] and after[0] and after[1]
+    assert after[0]["x"] == pytest.approx(
+        before[0]["x"], abs=1
+    )  # the names stay, the figures move under them
+    assert after[1]["x"] == pytest.approx(before[1]["x"] - 200, abs=2)
+    assert names.nth(3).evaluate("cell => getComputedStyle(cell).backgroundColor") == "rgb(15, 20, 25)"
     context.close()
