@@ -91,14 +91,7 @@ def find_model_id(name: str) -> str:
     >>> find_model_id("llama-3.1-8b"), find_model_id("OPENAI/GPT OSS 120B")
     ('meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')
     """
-    wanted = name.strip().lower()
-    if wanted not in _short_names():
-        wanted = re.sub(r"(^|/)meta-llama-", r"\1llama-", wanted)
-    ids = _short_names().get(wanted, ()) or _loose_names().get(_loose(wanted), ())
-    exact = tuple(
-        model_id for model_id in ids if wanted in (model_id.lower(), model_id.lower().split("/")[-1])
-    )
-    ids = exact if len(exact) == 1 else ids
+    wanted, ids = _meant(name)
     if len(ids) == 1:
         return ids[0]
     if len(ids) > 1:
@@ -110,6 +103,18 @@ def find_model_id(name: str) -> str:
     raise CapacityError(
         f"model {name[:60]!r} is not in the catalogue; {hint}, or give a config.json", field="model"
     )
+
+
+def _meant(name: str) -> tuple[str, tuple[str, ...]]:
+    """(the name as it is looked up, the ids that it may mean)."""
+    wanted = name.strip().lower()
+    if wanted not in _short_names():
+        wanted = re.sub(r"(^|/)meta-llama-", r"\1llama-", wanted)
+    ids = _short_names().get(wanted, ()) or _loose_names().get(_loose(wanted), ())
+    exact = tuple(
+        model_id for model_id in ids if wanted in (model_id.lower(), model_id.lower().split("/")[-1])
+    )
+    return wanted, exact if len(exact) == 1 else ids
 
 
 def _close(wanted: str) -> list[str]:
@@ -180,23 +185,17 @@ def model_spec(name: str) -> ModelSpec:
         found = _relative_spec(name)
         if found is not None:
             return found
-    try:
-        return _spec(find_model_id(name))
-    except CapacityError as unknown:
-        found = _relative_spec(name)
-        if found is None:
-            raise unknown from None
-        return found
+    _, ids = _meant(name)
+    found = _relative_spec(name) if len(ids) != 1 else None
+    return found if found is not None else _spec(find_model_id(name))
 
 
 @lru_cache(maxsize=256)
 def _relative_spec(name: str) -> ModelSpec | None:
     found = relative(name)
     for candidate in found.candidates if found is not None else ():
-        try:
-            base = _spec(find_model_id(candidate))
-        except CapacityError:
-            continue
-        assert found is not None
-        return as_relative(base, name, found)
+        _, ids = _meant(candidate)
+        if len(ids) == 1:
+            assert found is not None
+            return as_relative(_spec(ids[0]), name, found)
     return None

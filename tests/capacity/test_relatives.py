@@ -48,3 +48,14 @@ def test_a_relative_is_its_row_with_what_differs(
 def test_other_names_stay_unknown(name: str) -> None:
     with pytest.raises(CapacityError, match="not in the catalogue"):
         model_spec(name)
+
+
+def test_a_relative_costs_no_search_for_names_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*_: object, **__: object) -> list[str]:
+        raise AssertionError("looked for names alike")
+
+    monkeypatch.setattr("capacity.catalog.models.difflib.get_close_matches", search)
+    found = model_spec("someone/Qwen2.5-14B-Instruct-AWQ")
+    assert found.notes[0].startswith("taken as Qwen/Qwen2.5-14B-Instruct: ")
+    with pytest.raises(AssertionError):
+        model_spec("nobody/nothing-7b")
