@@ -48,10 +48,16 @@ def cut(
     """Check a cut. Raises CapacityError with the valid sizes where the heads or layers do not allow it."""
     reason = _heads_reason(spec, tensor)
     if reason is not None:
-        valid = ", ".join(map(str, valid_tensor_parallel_sizes(spec, limit=max(64, min(tensor, 128)))))
+        sizes = valid_tensor_parallel_sizes(spec, limit=max(64, min(tensor, 128)))
+        largest = max(size for size in sizes if tensor % size == 0)
+        anyway = (
+            f"pipeline_parallel_size {tensor}"
+            if tensor <= spec.num_hidden_layers
+            else f"tensor_parallel_size {largest} and data_parallel_size {tensor // largest}"
+        )
         raise CapacityError(
-            f"tensor_parallel_size {tensor} does not divide {reason}; valid: {valid}. "
-            f"To use {tensor} GPUs anyway set pipeline_parallel_size {tensor}",
+            f"tensor_parallel_size {tensor} does not divide {reason}; valid: {', '.join(map(str, sizes))}. "
+            f"To use {tensor} GPUs anyway set {anyway}",
             field="tensor_parallel_size",
         )
     layers = spec.num_hidden_layers
