@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 WIDTHS = (1280, 1440)
 
@@ -38,13 +38,16 @@ def test_every_input_ends_inside_its_card(page: Page, app_url: str, link: str) -
 
 def test_buttons_share_a_row_and_the_title_is_the_only_first_heading(page: Page, app_url: str) -> None:
     page.goto(app_url)
-    page.wait_for_selector("[data-testid=stMetric]", timeout=60_000)
-    tops = [
-        page.get_by_test_id("stMain").get_by_role("button", name=name, exact=True).bounding_box()
-        for name in ("Share", "Download", "Help")
-    ]
-    tops.append(
-        page.get_by_test_id("stMain").get_by_role("button", name="Pin to Compare").first.bounding_box()
+    main = page.get_by_test_id("stMain")
+    buttons = [main.get_by_role("button", name=name, exact=True) for name in ("Share", "Download", "Help")]
+    buttons.append(main.get_by_role("button", name="Pin to Compare").first)
+    for (
+        one
+    ) in buttons:  # they are filled in after the answer; measured together, so that nothing moves in between
+        expect(one).to_be_visible(timeout=60_000)
+    tops = page.evaluate(
+        "all => all.map(one => Math.round(one.getBoundingClientRect().y))",
+        [one.element_handle() for one in buttons],
     )
-    assert len({round(box["y"]) for box in tops if box}) == 1 and all(tops)
+    assert len(set(tops)) == 1, tops
     assert page.locator("h1").all_inner_texts() == ["Plan"]
