@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fit_performance import as_coefficients, fit_points, make
-from benchmarks.performance_data import Point, points
+from benchmarks.performance_data import CONTRADICTS, Point, points
 from benchmarks.performance_regression import Table, build_table, folds, generous_limit
 from capacity.catalog import model_spec
 from capacity.hardware import find_gpu
@@ -301,11 +301,15 @@ def report() -> str:
 
 def _scope(table: Table) -> str:
     every = points()
-    count = {use: sum(p.use == use for p in every) for use in ("fit", "duplicate", "no legal layout")}
+    count = {
+        use: sum(p.use == use for p in every) for use in ("fit", "duplicate", "no legal layout", CONTRADICTS)
+    }
     return "\n".join(
         (
             f"{len(every):,} public operating points: {count['fit']:,} used, {count['duplicate']} are the same measurement",
-            f"published twice, {count['no legal layout']} have a tensor size above 8 and stand for a pool of replicas. All below",
+            f"published twice, {count['no legal layout']} have a tensor size above 8 and stand for a pool of replicas, "
+            f"{count[CONTRADICTS]} are of runs whose time",
+            "per token falls with load: not fitted, but predicted and counted below. All",
             "compares the InferenceX block unless it says otherwise. A curve is one engine, model, format, GPU, layout and",
             "workload with all its concurrencies, dates and releases, and never stands on both sides of a split.",
         )

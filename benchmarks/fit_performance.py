@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.performance_data import Point, points
+from benchmarks.performance_data import CONTRADICTS, Point, points
 from benchmarks.performance_regression import Fitted, Table, build_table, fit_both
 from benchmarks.performance_spread import Spread, spread
 from capacity.performance.coefficients import CLASSES, KNOWLEDGE, LEVELS, QUANTITIES, Coefficients, from_rows
@@ -26,7 +26,7 @@ def correction_rows(
     table: Table, quantity: str, fitted: Fitted, spreads: Spread, train: NDArray[np.bool_]
 ) -> list[dict[str, str]]:
     """Rows of performance_coefficients.csv for one quantity."""
-    train = train & np.isfinite(table.targets[quantity])
+    train = train & table.steady & np.isfinite(table.targets[quantity])
     found: list[dict[str, str]] = []
     for level in LEVELS:
         for key, offsets in fitted.levels[level].items():
@@ -104,7 +104,7 @@ def make(
     rows: list[dict[str, str]] = []
     for quantity in QUANTITIES:
         halves = spread(table, quantity, train) if spreads else Spread({}, dict.fromkeys(KNOWLEDGE, 0.2), 0.0)
-        terms += term_rows(quantity, fitted[quantity], int(train.sum()))
+        terms += term_rows(quantity, fitted[quantity], int((train & table.steady).sum()))
         rows += correction_rows(table, quantity, fitted[quantity], halves, train)
     return terms, rows
 
@@ -115,8 +115,8 @@ def as_coefficients(terms: list[dict[str, str]], rows: list[dict[str, str]]) -> 
 
 
 def fit_points() -> list[Point]:
-    """The points to fit on."""
-    return [p for p in points() if p.use == "fit"]
+    """The points to predict; those of runs that contradict themselves are not fitted (Table.steady)."""
+    return [p for p in points() if p.use in ("fit", CONTRADICTS)]
 
 
 def main(argv: Sequence[str]) -> int:

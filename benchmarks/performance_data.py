@@ -72,6 +72,7 @@ FORMATS = {
 }
 ENGINES = {"vllm": "vllm", "vLLM": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 LARGEST_DOMAIN = 8
+CONTRADICTS = "contradicts itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +273,32 @@ def build(table: Path) -> list[dict[str, str]]:
             entry["use"], entry["note"] = "duplicate", "the same measurement published twice"
         seen.add(same)
         found.append(entry)
+    _mark_contradictions(found)
     return found + [_single_stream(*row) for row in SINGLE_STREAM]
+
+
+# More load never makes a token faster; runs differ by 10 % from day to day.
+FALLS = 1.25
+RUN_COLUMNS = (
+    "engine", "engine_version", "model", "weight_format", "gpu", "tensor", "data", "experts_whole", "prompt_tokens",
+    "output_tokens",
+)  # fmt: skip
+
+
+def _mark_contradictions(rows: list[dict[str, str]]) -> None:
+    """Marks runs whose time per token falls by a quarter as load rises: no one setting ran there.
+
+    Their rows are not fitted, and still count where errors are reported.
+    """
+    runs: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        if row["use"] == "fit" and row["block"] == "A":
+            runs.setdefault((*(row[key] for key in RUN_COLUMNS), row["measured"][:7]), []).append(row)
+    for run in runs.values():
+        at = sorted((float(row["concurrency"]), float(row["tpot_s"])) for row in run)
+        if any(slow > FALLS * fast for k, (c, slow) in enumerate(at) for d, fast in at[k + 1 :] if d > c):
+            for row in run:
+                row["use"], row["note"] = CONTRADICTS, "time per token falls with load in this run"
 
 
 # Share of bandwidth that single-stream Llama-3-8B (16.1 GB, 280 + 310 tokens) reaches, as published for AccelMark's runs.

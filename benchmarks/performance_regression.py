@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.performance_data import Point
+from benchmarks.performance_data import CONTRADICTS, Point
 from capacity.catalog import model_spec
 from capacity.hardware import Gpu, find_gpu
 from capacity.performance.bounds import room
@@ -71,7 +71,10 @@ ROBUST = {"step": 0.06, "first_token": 0.12}
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Points with their terms. ``terms[quantity]``: (points, terms); ``keys[level]``: one text per point."""
+    """Points with their terms. ``terms[quantity]``: (points, terms); ``keys[level]``: one text per point.
+
+    ``steady``: not of a run that contradicts itself; the others are predicted and never fitted.
+    """
 
     points: tuple[Point, ...]
     gpus: tuple[Gpu, ...]
@@ -88,6 +91,7 @@ class Table:
     limited: NDArray[np.bool_]
     batch: Array
     ranks_share: Array
+    steady: NDArray[np.bool_]
 
 
 def build_table(chosen: Sequence[Point]) -> Table:
@@ -161,6 +165,7 @@ def build_table(chosen: Sequence[Point]) -> Table:
         limited=np.array(limited),
         batch=np.array(batch),
         ranks_share=np.array(shares),
+        steady=np.array([p.use != CONTRADICTS for p in chosen]),
     )
 
 
@@ -238,8 +243,8 @@ class Fitted:
 
 
 def fit(table: Table, quantity: str, train: NDArray[np.bool_]) -> Fitted:
-    """Everything of one quantity on the rows in ``train``."""
-    train = train & np.isfinite(table.targets[quantity])
+    """Everything of one quantity on the steady rows in ``train``."""
+    train = train & table.steady & np.isfinite(table.targets[quantity])
     terms, target = table.terms[quantity][train], table.targets[quantity][train]
     prior = np.array([PRIORS[quantity][t] for t in QUANTITIES[quantity]])
     base = fit_terms(terms, target, prior, ROBUST[quantity])

@@ -70,7 +70,7 @@ COVER_QUANTILE = 0.82
 
 def spread(table: Table, quantity: str, train: NDArray[np.bool_], *, inner: int = 6) -> Spread:
     """Half-ranges from splits inside ``train``: by curve, by GPU, by model, and by both."""
-    train = train & np.isfinite(table.targets[quantity])
+    train = train & table.steady & np.isfinite(table.targets[quantity])
     level = COVER_QUANTILE
     pool: dict[str, list[float]] = {name: [] for name in KNOWLEDGE}
     by_key: dict[str, list[float]] = {}
