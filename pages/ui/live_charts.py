@@ -33,12 +33,12 @@ class Frame:
     markers: Sequence[tuple[float, str]] = ()
     scale: float = 1.0
     dark: bool = False
-    zone: str = "local time"
+    zone: str | None = None
 
     @property
     def times(self) -> str:
         """Which zone the time axis is in, in words."""
-        return "times in UTC" if self.utc else f"times in {self.zone}"
+        return "times in UTC" if self.utc else f"times in {self.zone or 'local time'}"
 
     @property
     def colours(self) -> tuple[str, ...]:
@@ -78,6 +78,16 @@ def _table(times_s: Sequence[float], named: Mapping[str, Line], factor: float) -
     return pd.DataFrame(columns)
 
 
+def _value_format(unit: str) -> str:
+    """How a value is written on hover: with its unit, the words after the unit left out.
+
+    >>> _value_format("ms · merged"), _value_format("KV blocks in use, % · times in UTC")
+    ('%,.1f ms', '%,.1f %%')
+    """
+    short = unit.partition(" · ")[0].rpartition(", ")[2].replace("%", "%%")
+    return f"%,.1f {short}" if short else "%,.1f"
+
+
 def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76) -> Option:
     tag = "  {demo|DEMO}" if frame.demo else ""
     size = round(14 * frame.scale)
@@ -114,7 +124,7 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
             "top": round(46 * frame.scale),
             "bottom": 4,
         },
-        "tooltip": {"trigger": "axis", "valueFormatter": "%,.1f", "confine": True},
+        "tooltip": {"trigger": "axis", "valueFormatter": _value_format(unit), "confine": True},
         "xAxis": {
             "type": "time",
             "min": round(frame.start_s * 1000),
@@ -276,28 +286,43 @@ def message(title: str, frame: Frame, text: str) -> Option:
     return option
 
 
-def wall(figures: Sequence[tuple[str, str]], frame: Frame, *, colour: str) -> Option:
-    """Headline figures as large text, readable from across a room: (value, what it is), left to right."""
-    width = 100 / max(1, len(figures))
+def csv(option: Option) -> str:
+    """What a chart draws, a line per moment in UTC, units in the heads; empty where it draws nothing."""
+    if "dataset" not in option:
+        return ""
+    unit = str(option["title"]["subtext"]).partition(" · ")[0]
+    table: pd.DataFrame = option["dataset"]["source"]
+    return table.rename(
+        columns={"time": "time_utc"} | {n: f"{n} ({unit})" for n in table.columns[1:]}
+    ).to_csv(index=False, date_format="%Y-%m-%dT%H:%M:%SZ")
+
+
+def wall(value: str, name: str, note: str, frame: Frame, *, colour: str | None = None) -> Option:
+    """One headline figure as large text, readable from across a room."""
+    ink = "#E6EAEE" if frame.dark else "#1B1F24"
+    size = 84 if len(value) <= 5 else 60 if len(value) <= 7 else 46
     return {
         "animation": False,
         "title": [
             {
                 "text": value,
-                "subtext": name,
-                "left": f"{width * i:.1f}%",
-                "top": 8,
+                "subtext": f"{name}\n{{note|{note}}}",
+                "left": 0,
+                "top": 0,
                 "padding": 0,
-                "itemGap": 8,
+                "itemGap": 4,
                 "textStyle": {
-                    "fontSize": 84,
-                    "lineHeight": 96,
+                    "fontSize": size,
+                    "lineHeight": 92,
                     "fontWeight": 700,
-                    **({"color": colour} if i == 0 else {}),
+                    "color": colour or ink,
                 },
-                "subtextStyle": {"fontSize": 26},
+                "subtextStyle": {
+                    "fontSize": 24,
+                    "lineHeight": 28,
+                    "rich": {"note": {"fontSize": 17, "color": GREY}},
+                },
             }
-            for i, (value, name) in enumerate(figures)
         ],
         "series": [],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
 
 from capacity.telemetry import State, Value
 
@@ -142,10 +143,47 @@ def why(value: Value) -> str | None:
     return "; ".join(found) if found else None
 
 
-def clock(at_s: float, *, utc: bool = False) -> str:
-    """A moment with its zone."""
-    zone: tzinfo | None = UTC if utc else None
-    return datetime.fromtimestamp(at_s, tz=UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
+def clock(at_s: float, *, utc: bool = False, zone: str | None = None) -> str:
+    """A moment with its zone: UTC, the named one (a browser's), or the server's.
+
+    >>> clock(0, zone="Asia/Tokyo"), clock(0, utc=True, zone="Asia/Tokyo")
+    ('1970-01-01 09:00:00 JST', '1970-01-01 00:00:00 UTC')
+    """
+    return datetime.fromtimestamp(at_s, tz=UTC).astimezone(_zone(utc, zone)).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _zone(utc: bool, name: str | None) -> tzinfo | None:
+    if utc:
+        return UTC
+    try:
+        return ZoneInfo(name) if name else None
+    except (KeyError, ValueError, OSError):  # a browser's zone that this machine does not know
+        return None
+
+
+def short(name: str, limit: int = 20) -> str:
+    """A long name with its middle left out: its end tells replicas apart.
+
+    >>> short("demo-2"), short("http://pool-a.serving.svc:8000", 14)
+    ('demo-2', 'http:…svc:8000')
+    """
+    if len(name) <= limit:
+        return name
+    head = (limit - 1) * 2 // 5
+    return f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
+
+
+def span(low: float | None, high: float | None) -> str:
+    """Two durations, the unit once where they share it.
+
+    >>> span(130, 300), span(45, 300), span(60, 60)
+    ('2-5 min', '45 s-5 min', '60 s')
+    """
+    first, last = duration(low), duration(high)
+    if first == last:
+        return first
+    same = first.rpartition(" ")[2] == last.rpartition(" ")[2]
+    return f"{first.rpartition(' ')[0] if same else first}-{last}"
 
 
 def listing(names: Sequence[str], *, limit: int = 3) -> str:

@@ -15,6 +15,7 @@ from connectors.moment import Moment
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 from pages.ui import live_sections as sections
+from pages.ui import live_why
 from pages.ui.live_table import ICONS
 
 Reader = Callable[[float, float], Sequence[Interval]]
@@ -24,7 +25,7 @@ SPANS = {"2 min": 120, "5 min": 300, "15 min": 900, "1 h": 3600}
 def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, moment: Moment | None) -> None:
     """The verdict at the end of a window that no longer moves, its figures and its charts."""
     tag = sections.demo_tag(frame.demo)
-    until = fmt.clock(frame.end_s, utc=frame.utc)
+    until = fmt.clock(frame.end_s, utc=frame.utc, zone=frame.zone)
     if not intervals:
         st.warning(
             f"No reading is kept of the window that ends {until}.", icon=":material/history_toggle_off:"
@@ -36,7 +37,7 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, mo
         st.info(f"What bound the pool at that moment is not kept.{tag}", icon=":material/help:")
     else:
         sections.banner_of(verdict, advice=f"Found at {until}.", demo=frame.demo)
-        sections.evidence(verdict, key="live_why_then")
+        live_why.evidence(verdict, key="live_why_then")
     figures(summarise(intervals, start_s=frame.start_s, end_s=frame.end_s))
     seconds = frame.end_s - frame.start_s
     series = pool_series(intervals, step_s=max(seconds / 240, 2.0))
@@ -108,13 +109,15 @@ def comparison(before: WindowSummary, after: WindowSummary) -> pd.DataFrame:
     )
 
 
-def compare(read: Reader, markers: Sequence[tuple[float, str]], *, utc: bool, now_s: float) -> None:
+def compare(read: Reader, markers: Sequence[tuple[float, str]], *, frame: charts.Frame, now_s: float) -> None:
     """Before and after a marker, over spans of equal length."""
     with st.expander("Before and after a change", key="live_compare"):
         if not markers:
             st.caption("Mark a moment in the sidebar; then its before and after can be compared here.")
             return
-        names = {f"{text} ({fmt.clock(at, utc=utc)})": at for at, text in reversed(markers)}
+        names = {
+            f"{text} ({fmt.clock(at, utc=frame.utc, zone=frame.zone)})": at for at, text in reversed(markers)
+        }
         left, right = st.columns(2)
         chosen = left.selectbox("Change", list(names), key="live_compare_marker")
         span = SPANS[right.selectbox("Length of each side", list(SPANS), key="live_compare_span")]

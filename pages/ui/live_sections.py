@@ -1,4 +1,4 @@
-"""The Live page's parts as drawn: banner, figures, waterline, table, charts, targets. Left out: controls."""
+"""The Live page's parts as drawn: banner, waterline, table, charts, targets. Left out: controls, headline figures."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import streamlit as st
 
 from capacity.intervals import Interval
 from capacity.live_series import LatencySeries, PoolSeries
-from capacity.telemetry import Signals, Value
+from capacity.telemetry import Signals
 from capacity.verdicts import Verdict, thresholds
-from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, LiveView
+from connectors.live_view import EngineView, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 from pages.ui import live_table
+from pages.ui.live_words import plain
 
 HEIGHT, TALL = 210, 250
-FULL = 0.985
-LATENCIES = {"ttft_s": "TTFT: time to first token", "itl_s": "ITL: time between tokens"}
 ALERTS = {"ok": st.success, "info": st.info, "warning": st.warning, "critical": st.error}
 
 
@@ -26,152 +25,51 @@ def demo_tag(demo: bool) -> str:
     return " :violet-badge[DEMO]" if demo else ""
 
 
-def banner(view: LiveView, *, large: bool = False) -> None:
-    """The answer in words: state as word, icon and colour, then the first thing to do."""
-    tag = demo_tag(view.demo)
+def banner(view: LiveView, frame: charts.Frame, *, large: bool = False, paused: bool = False) -> None:
+    """The answer in words: state as word, icon and colour, on which replicas, the first thing to do, its age."""
     if view.verdict is None:
-        names = fmt.listing(view.waiting_for)
-        st.info(f"Asking {names} for the first time{tag}", icon=":material/hourglass_empty:")
+        names = plain(fmt.listing(view.waiting_for))
+        st.info(f"Asking {names} for the first time{demo_tag(view.demo)}", icon=":material/hourglass_empty:")
         return
-    banner_of(view.verdict, advice=_age(view), demo=view.demo, large=large)
+    age = _age(view)
+    if paused:
+        age = f"**Paused at {fmt.clock(view.at_s, utc=frame.utc, zone=frame.zone)}**; then {age[:1].lower()}{age[1:]}"
+    banner_of(view.verdict, advice=age, demo=view.demo, who=_who(view), large=large)
 
 
-def banner_of(verdict: Verdict, *, advice: str, demo: bool, large: bool = False) -> None:
-    """A verdict as word, icon and colour, the first thing to do, and ``advice`` (how old it is)."""
-    tag = demo_tag(demo)
-    look = fmt.SEVERITY_LOOKS[verdict.severity.value]
-    first = verdict.actions[0] if verdict.actions else None
-    if first and verdict.severity.value != "ok":
-        advice = f"To do: {first.text}.  \n{advice}"
-    if large:
-        said = verdict.summary.removeprefix(f"{verdict.name}: ")
-        name = f"{verdict.name[:1].upper()}{verdict.name[1:]}"
-        ALERTS[verdict.severity.value](f"## {name}{tag}  \n#### {said[:1].upper()}{said[1:]}", icon=look.icon)
-        return
-    text = f"**{verdict.summary[:1].upper()}{verdict.summary[1:]}**{tag}  \n{advice}"
-    ALERTS[verdict.severity.value](text, icon=look.icon)
-
-
-def evidence(
-    verdict: Verdict | None, *, key: str = "live_why", others: Sequence[tuple[str, Verdict]] = ()
+def banner_of(
+    verdict: Verdict, *, advice: str, demo: bool, who: str | None = None, large: bool = False
 ) -> None:
-    """Why the verdict is what it is, how sure, and everything that could be done with its price; ``others``
-    are the replicas with theirs.
+    """A verdict as word, icon and colour, the first thing to do, and ``advice`` (how old it is). ``who``: the
+    replicas that it is about, where the verdict does not name them.
     """
-    with st.expander("Why, and what to do", key=key):
-        if verdict is None:
-            st.caption("Nothing has been read yet.")
-            return
-        said = [f"- **{name}** {one.summary}" for name, one in others if one.severity.value != "ok"]
-        if said:
-            st.markdown("\n".join(said))
-        lines = [f"Confidence {verdict.confidence.value}."]
-        lines += [f"- {one.text}" + (f" `{one.metric}`" if one.metric else "") for one in verdict.evidence]
-        if verdict.actions:
-            lines += ["", "What to do, in this order:"]
-            lines += [
-                f"1. {a.action}" + (f" `{a.flag}`" if a.flag else "") + f" (cost: {a.cost})"
-                for a in verdict.actions
-            ]
-        st.markdown("\n".join(lines))
-
-
-def _value(view: LiveView, name: str) -> Value:
-    if view.pool is None:
-        return Value(reason="not read yet")
-    return view.pool[name]
-
-
-def figures(view: LiveView) -> None:
-    """Five headline figures; each one's tooltip has the metric name or the reason it is not known."""
-    kv, waiting, running = (_value(view, n) for n in ("kv_usage", "waiting", "running"))
-    out, preempted = _value(view, "generation_tokens_per_s"), _value(view, "preemptions_per_s")
-    full, full_help = _time_to_full(view)
-    shown = (
-        ("Fullest replica", fmt.percent(kv.number), fmt.why(kv)),
-        ("Running", fmt.count(running.number), fmt.why(running)),
-        ("Waiting", fmt.count(waiting.number), fmt.why(waiting)),
-        ("Output tokens/s", fmt.rate(out.number), _last_minute(out)),
-        ("Time to full", full, full_help),
-    )
-    with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
-        for name, value, tip in shown:
-            st.metric(name, value, help=tip, width=164)
-    prompt = _value(view, "prompt_tokens_per_s")
-    with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
-        for family, name in LATENCIES.items():
-            text, tip = _percentiles(view, family)
-            st.markdown(f":gray[{name.partition(':')[0]} p50·90·99] {text}", help=tip, width="content")
-        st.markdown(f":gray[Waiting for] **{_reasons(view)}**", width="content")
-        st.markdown(
-            f":gray[Input] **{fmt.rate(prompt.number)} tok/s**", help=_last_minute(prompt), width="content"
+    tag = demo_tag(demo)
+    show, look = ALERTS[verdict.severity.value], fmt.SEVERITY_LOOKS[verdict.severity.value]
+    said = f"{verdict.summary[:1].upper()}{verdict.summary[1:]}{': ' + who if who else ''}"
+    lines = [advice]
+    if verdict.actions and verdict.severity.value != "ok":
+        lines.insert(0, f"To do: {plain(verdict.actions[0].text)}.")
+    if large:
+        name, _, rest = said.partition(": ")
+        show(
+            f"## {plain(name)}{tag}\n#### {plain(rest[:1].upper() + rest[1:])}\n" + "  \n".join(lines),
+            icon=look.icon,
         )
-        st.markdown(
-            f":gray[Preemptions] **{fmt.rate(preempted.number)}/s**",
-            help=_last_minute(preempted),
-            width="content",
-        )
+        return
+    show("  \n".join([f"**{plain(said)}**{tag}", *lines]), icon=look.icon)
 
 
-def _last_minute(value: Value) -> str:
-    """A rate's tooltip: over what, and its metric or why it is not known."""
-    return f"Mean over the last {RATE_WINDOW_S:g} s, at least {RATE_SCRAPES} scrapes.  \n{fmt.why(value)}"
-
-
-def wall_figures(view: LiveView, frame: charts.Frame) -> None:
-    """The five figures for a screen on the wall."""
-    numbers = {
-        n: _value(view, n).number for n in ("kv_usage", "waiting", "running", "generation_tokens_per_s")
-    }
-    severity = view.verdict.severity.value if view.verdict else "unknown"
-    shown = [
-        (fmt.percent(numbers["kv_usage"]), "fullest replica"),
-        (fmt.count(numbers["waiting"]), "waiting"),
-        (fmt.count(numbers["running"]), "running"),
-        (fmt.rate(numbers["generation_tokens_per_s"]), "output tokens/s"),
-        (_time_to_full(view)[0], "time to full"),
-    ]
-    text = ", ".join(f"{name} {value}" for value, name in shown)
-    option = charts.wall(shown, frame, colour=fmt.SEVERITY_LOOKS[severity].hex)
-    st.echarts_chart(option, height=150, key="live_chart_wall", alt=text)
-
-
-def _time_to_full(view: LiveView) -> tuple[str, str]:
-    """The earliest replica, with its interval in the tooltip, or why there is no forecast."""
-    full = [e.name for e in view.engines if e.signals and (e.signals.number("kv_usage") or 0.0) >= FULL]
-    if full:
-        return "full", f"{fmt.listing(full)}: no free block is left; new requests wait."
-    first = view.first_full
-    if first is None or first.forecast is None:
-        reasons = [f"{e.name}: {e.forecast.reason}" for e in view.engines if e.forecast and e.forecast.reason]
-        return fmt.UNKNOWN, "  \n".join(reasons[:6]) or "No replica reports KV usage."
-    found = first.forecast
-    low, high = fmt.duration(found.low_s), fmt.duration(found.high_s)
-    return (
-        fmt.duration(found.expected_s),
-        f"{first.name}: between {low} and {high} (95 %), from {found.points} scrapes over "
-        f"{fmt.duration(found.span_s)}, if the trend goes on.",
-    )
-
-
-def _percentiles(view: LiveView, family: str) -> tuple[str, str]:
-    """p50, p90 and p99 in one line, and what stands behind them."""
-    values = [_value(view, f"{family}.{p}") for p in ("p50", "p90", "p99")]
-    if all(v.number is None for v in values):
-        return fmt.UNKNOWN, fmt.why(values[0]) or "not known"
-    return (
-        f"**{fmt.latencies(values)}**",
-        f"p50 · p90 · p99 over the last {RATE_WINDOW_S:g} s, at least {RATE_SCRAPES} scrapes; "
-        f"p99: {fmt.why(values[2]) or 'exact'}",
-    )
-
-
-def _reasons(view: LiveView) -> str:
-    found = _value(view, "waiting_by_reason")
-    if not isinstance(found.value, dict) or not sum(found.value.values()):
-        waiting = _value(view, "waiting").number
-        return "nothing" if waiting == 0 else ("not told by this release" if waiting else fmt.UNKNOWN)
-    return ", ".join(f"{reason} {fmt.count(n)}" for reason, n in found.value.items() if n)
+def _who(view: LiveView) -> str | None:
+    """All replicas, or the one there is, where the verdict is theirs and its sentence names none."""
+    found = view.verdict
+    if found is None or found.severity.value == "ok":
+        return None
+    same = [e.name for e in view.engines if e.verdict.name == found.name]
+    if not same or any(name in found.summary for name in same):
+        return None
+    if len(same) < len(view.engines):
+        return fmt.listing(same)
+    return same[0] if len(same) == 1 else f"all {len(same)} replicas"
 
 
 def _age(view: LiveView) -> str:
@@ -180,8 +78,8 @@ def _age(view: LiveView) -> str:
     return f"{when}; {view.answering} of {len(view.targets)} targets answer."
 
 
-def waterline(series: PoolSeries, frame: charts.Frame, *, height: int = TALL) -> None:
-    """The one chart that explains the answer."""
+def waterline(series: PoolSeries, frame: charts.Frame, *, height: int = TALL) -> charts.Option:
+    """The one chart that explains the answer; returned for its file."""
     lines = thresholds()
     newest = {key: charts.last_known(line) for key, line in series.kv_usage.items()}
     known = {key: v for key, v in newest.items() if v is not None}
@@ -191,40 +89,84 @@ def waterline(series: PoolSeries, frame: charts.Frame, *, height: int = TALL) ->
         top = max(known, key=lambda key: known[key])
         title = f"Waterline: {charts.engine_name(top, list(newest))} at {fmt.percent(known[top])}"
         alt = f"KV blocks in use per replica. {title}"
-    st.echarts_chart(
-        charts.waterline(
-            series, frame, act=lines["kv_act"].value, critical=lines["kv_critical"].value, title=title
-        ),
-        height=height,
-        key="live_chart_waterline",
-        alt=alt,
+    option = charts.waterline(
+        series, frame, act=lines["kv_act"].value, critical=lines["kv_critical"].value, title=title
     )
+    st.echarts_chart(option, height=height, key="live_chart_waterline", alt=alt)
+    return option
 
 
-def table(view: LiveView) -> str | None:
-    """Replicas, worst first. Returns the name of the one that was clicked."""
-    data = live_table.frame(view)
-    event = st.dataframe(
+def focused(view: LiveView) -> str | None:
+    """The replica whose row is selected, by the order in which the rows were drawn when it was clicked."""
+    drawn: list[str] = st.session_state.get("live_rows", [])
+    state = st.session_state.get("live_table")
+    rows = state["selection"]["rows"] if state else []
+    name = drawn[rows[0]] if rows and rows[0] < len(drawn) else None
+    return name if any(e.name == name for e in view.engines) else None
+
+
+def table(view: LiveView, *, focus: str | None) -> None:
+    """Replicas, worst first; in the order that they had while one is in focus, since a row is chosen by number."""
+    order = live_table.ordered(view)
+    if focus is not None:
+        order = live_table.kept(order, st.session_state.get("live_rows", []))
+    st.session_state.live_rows = [e.name for e in order]
+    data = live_table.frame(order)
+    st.dataframe(
         data,
         key="live_table",
         hide_index=True,
         height="auto" if len(data) <= 10 else 400,
         on_select="rerun",
         selection_mode="single-row",
+        placeholder=fmt.UNKNOWN,
+        alt=f"Replicas, worst first: {_said(order)}",
         column_config={
-            "State": st.column_config.TextColumn("State", width=112),
-            "KV in use": st.column_config.ProgressColumn(
-                "KV in use", min_value=0, max_value=100, format="%.0f %%", width=96
-            ),
-            **{
-                name: st.column_config.TextColumn(name, width=width, help=tip)
-                for name, (width, tip) in live_table.NARROW.items()
-            },
-            "Why": st.column_config.TextColumn("Why", width="large"),
+            name: st.column_config.ProgressColumn(
+                name, min_value=0, max_value=100, format="%.0f %%", width=width, help=tip
+            )
+            if name == "KV in use"
+            else st.column_config.NumberColumn(name, format="localized", width=width, help=tip)
+            if name in live_table.NUMBERS
+            else st.column_config.TextColumn(name, width=width, help=tip)
+            for name, (width, tip) in live_table.WIDTHS.items()
         },
     )
-    rows = event.selection.rows
-    return str(data.iloc[rows[0]]["Replica"]) if rows and rows[0] < len(data) else None
+
+
+def _said(order: Sequence[EngineView]) -> str:
+    return ", ".join(f"{e.name} {e.verdict.name}" for e in order[:6])
+
+
+def files(view: LiveView, option: charts.Option) -> None:
+    """The waterline and the table as files."""
+    with st.container(horizontal=True, gap="small"):
+        _csv_button("waterline", option, label="CSV: waterline")
+        st.download_button(
+            "CSV: replicas",
+            lambda: live_table.full(view).to_csv(index=False),
+            file_name="waterline-replicas.csv",
+            mime="text/csv",
+            key="live_csv_replicas",
+            on_click="ignore",
+            icon=":material/download:",
+            type="tertiary",
+        )
+
+
+def _csv_button(key: str, option: charts.Option, *, label: str = "CSV") -> None:
+    """What a chart draws as a file; there, but disabled, where it draws nothing."""
+    st.download_button(
+        label,
+        lambda: charts.csv(option),
+        file_name=f"waterline-{key}.csv",
+        mime="text/csv",
+        key=f"live_csv_{key}",
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary",
+        disabled="dataset" not in option,
+    )
 
 
 def grid(
@@ -278,6 +220,7 @@ def grid(
 def _chart(key: str, option: charts.Option, height: int) -> None:
     title = option["title"]["text"].split("  {")[0]
     st.echarts_chart(option, height=height, key=f"live_chart_{key}", alt=title)
+    _csv_button(key, option)
 
 
 def _queue(series: PoolSeries, frame: charts.Frame) -> charts.Option:

@@ -127,7 +127,7 @@ def test_a_pool_that_is_down_says_so_without_a_number() -> None:
         page = run()
         assert "refused" in alerts(page) and "DEMO" not in alerts(page)
         assert {m.value for m in page.metric} == {"–"}
-        assert page.dataframe[0].value["Running"].tolist() == ["–"]
+        assert page.dataframe[0].value["Running"].isna().tolist() == [True]
     finally:
         live.install(None)
         found.stop()
@@ -173,10 +173,8 @@ def test_before_and_after_a_marker(demo: LiveService) -> None:
 
 def test_alert_rules_and_dashboard_can_be_downloaded(demo: LiveService) -> None:
     page = run()
-    assert [b.label for b in page.get("download_button")][-2:] == [
-        "Alert rules for Prometheus",
-        "Dashboard for Grafana",
-    ]
+    labels = [b.label for b in page.get("download_button")]
+    assert "Alert rules for Prometheus" in labels and "Dashboard for Grafana" in labels
 
 
 def test_a_saved_file_shows_what_was_found_then(empty: LiveService) -> None:
