@@ -5,8 +5,12 @@ Source: the plan itself; every step is computed. Left out: nothing that the plan
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from capacity.kv_cache.layer_cache import LayerCache
+from capacity.kv_cache.pool import blocks_for_request
 from capacity.model import Attention
 from capacity.plan import Plan
 from capacity.units import GIB, gib
@@ -71,16 +75,22 @@ def steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def _why(plan: Plan) -> str:
-    """Why a request takes more of each GPU than its share, where ranks keep the same bytes."""
+    """Why a request takes more or less of each GPU than the formula's share, each reason after a semicolon."""
+    return "".join(f"; {reason}" for reason in (*_copies(plan), *_short_layers(plan), *_padding(plan)))
+
+
+def _copies(plan: Plan) -> Iterator[str]:
+    """Ranks that keep the same bytes."""
     r = plan.resolved
     ranks = r.parallel.tensor // r.parallel.decode_context
     if ranks == 1:
-        return ""
+        return
     if r.spec.uses_mla:
-        return (
-            f"; {ranks} tensor-parallel ranks keep the whole MLA latent each: data-parallel attention or "
+        yield (
+            f"{ranks} tensor-parallel ranks keep the whole MLA latent each: data-parallel attention or "
             "decode context parallelism would divide it"
         )
+        return
     heads = {
         mixer.num_kv_heads
         for layer in r.spec.layers
@@ -88,5 +98,32 @@ def _why(plan: Plan) -> str:
         if isinstance(mixer, Attention) and mixer.num_kv_heads < ranks
     }
     if heads:
-        return f"; {min(heads)} KV heads are fewer than {ranks} tensor-parallel ranks, so ranks keep copies"
-    return ""
+        yield f"{min(heads)} KV heads are fewer than {ranks} tensor-parallel ranks, so ranks keep copies"
+
+
+def _short_layers(plan: Plan) -> Iterator[str]:
+    """Layers that keep less than the whole length, or something that the formula does not know."""
+    if plan.pool is None:
+        return
+    layers: Counter[LayerCache] = Counter()
+    for group in plan.grouping.groups:
+        layers[group.cache] += len(group.layers)
+    inputs, rules = plan.inputs, plan.resolved.release.kv
+    for cache, count in layers.items():
+        ids = blocks_for_request(cache, inputs.max_model_len, inputs, rules)
+        each = "1 layer keeps" if count == 1 else f"{count} layers keep"
+        if cache.kind in ("sliding", "chunked"):
+            held = min(ids * cache.block_size, inputs.max_model_len)
+            what = "window" if cache.kind == "sliding" else "chunk"
+            yield f"{each} {held:,} tokens, their {what} of {cache.window:,} and the steps in flight"
+        elif cache.kind == "state":
+            blocks = "1 block" if ids == 1 else f"{ids:,} blocks"
+            yield f"{each} a recurrent state of {blocks}, which the formula leaves out"
+    if any(getattr(mixer, "indexer", None) for mixer in plan.resolved.spec.mixers()):
+        yield "the sparse indexer keeps a key of its own per token, which the formula leaves out"
+
+
+def _padding(plan: Plan) -> Iterator[str]:
+    spare = plan.grouping.padding_layers
+    if spare:
+        yield f"{spare} layer{'' if spare == 1 else 's'} of padding make{'s' if spare == 1 else ''} the groups even"

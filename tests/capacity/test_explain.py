@@ -145,3 +145,36 @@ def test_the_textbook_walk_starts_unrounded() -> None:
     first = steps(found)[0]
     assert first.requests == pytest.approx((80e9 - 26.032e9) / (819_200 * 4096), abs=0.01)
     assert found.textbook.concurrency == 16
+
+
+@pytest.mark.parametrize(
+    ("raw", "reasons"),
+    [
+        (
+            {"model": "google/gemma-3-27b-it", "gpu": "h100", "max_model_len": 131072},
+            [
+                "52 layers keep 17,424 tokens, their window of 1,024 and the steps in flight",
+                "8 layers of padding make the groups even",
+            ],
+        ),
+        (
+            {"model": "qwen3-next-80b-a3b", "gpu": "h100", "tensor_parallel_size": 4, "max_model_len": 65536},
+            [
+                "2 KV heads are fewer than 4 tensor-parallel ranks, so ranks keep copies",
+                "36 layers keep a recurrent state of 2 blocks, which the formula leaves out",
+            ],
+        ),
+        (
+            {"model": "deepseek-v3.2", "gpu": "h200", "tensor_parallel_size": 8},
+            [
+                "8 tensor-parallel ranks keep the whole MLA latent each: data-parallel attention or decode "
+                "context parallelism would divide it",
+                "the sparse indexer keeps a key of its own per token, which the formula leaves out",
+            ],
+        ),
+        ({"model": "meta-llama/Llama-2-13b-hf", "gpu": "a100-80-sxm"}, []),
+    ],
+)
+def test_the_layout_step_names_each_reason(raw: dict[str, object], reasons: list[str]) -> None:
+    layout = next(s for s in steps(plan(Scenario.parse(raw))) if s.name == "layout and blocks")
+    assert layout.detail.split("; ")[1:] == reasons
