@@ -153,9 +153,10 @@ def _verb_flags(verb: str) -> list[dict[str, str]]:
 
 
 def _from_flag(key: str, kind: str, text: str) -> Any:
-    """A flag's text as the JSON value its key expects; a file name for objects."""
+    """A flag's text as the JSON value its key expects; a file name for objects, a model's folder for its config."""
     if kind == "object":
-        return read_object(text)
+        folder = key == "model_config" and Path(text).is_dir()
+        return read_object(str(Path(text) / "config.json") if folder else text)
     if kind == "flag":
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind in ("text",) or kind.startswith("choice:"):

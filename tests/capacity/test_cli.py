@@ -252,6 +252,17 @@ def test_text_for_people_names_the_verdict() -> None:
     assert "verdict: Fits. " in out and "GPU KV cache size" in out
 
 
+def test_a_models_folder_is_its_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run("plan", "--model-config", str(tmp_path), "--gpu", "h100")
+    assert code == 2
+    assert "config.json" in capsys.readouterr().err
+    shape = Path("tests/fixtures/model_shapes/llama3_8b.json").read_text(encoding="utf-8")
+    (tmp_path / "config.json").write_text(shape, encoding="utf-8")
+    by_folder = run("plan", "--json", "--model-config", str(tmp_path), "--gpu", "h100")
+    by_file = run("plan", "--json", "--model-config", str(tmp_path / "config.json"), "--gpu", "h100")
+    assert by_folder == by_file and by_folder[0] == 0
+
+
 def test_as_a_process() -> None:
     command = [sys.executable, "-m", "capacity", "plan", "--json"]
     good = subprocess.run(
