@@ -26,7 +26,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created", "_info")
 BOUND = re.compile(r'(?<=[{,])le="([^"\\]*)",?')
-EXEMPLAR = re.compile(r' # \{[^"]*(?:"(?:[^"\\]|\\.)*"[^"]*)*$')
+LABELS = re.compile(r'[^\s{]*\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}')
+EXEMPLAR = " # {"
+LINE_CAP = 32_000
 TITLE = re.compile(r"<title[^>]*>([^<]{1,60})", re.IGNORECASE)
 
 KNOWN_SERIES = 60_000
@@ -86,6 +88,8 @@ def _decode(body: bytes, content_type: str) -> tuple[str, list[str]]:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
+    except RecursionError:
+        return True
     except ValueError:
         return text.lstrip().startswith(('{"', "[{", "{\n", "[\n"))
     return True
@@ -119,6 +123,13 @@ class _Lines:
     repeated: int
     torn: set[str]
     last_line: str = ""
+    long: bool = False
+
+
+def _without_exemplar(line: str) -> str:
+    labels = LABELS.match(line)
+    at = line.find(EXEMPLAR, labels.end() if labels else 0)
+    return line if at < 0 else line[:at]
 
 
 def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
@@ -128,6 +139,10 @@ def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
     last = ""
     for line in text.split("\n"):
         if not line or line[0] == "#" or not line.strip():
+            continue
+        if len(line) > LINE_CAP:
+            found.unreadable += 1
+            found.long = True
             continue
         match = NAME.match(line)
         if match is None:
@@ -141,8 +156,8 @@ def _collect(text: str, wanted: Callable[[str], bool]) -> _Lines:
         kept = known[name]
         if kept is None:
             continue
-        if " # {" in line:
-            line = EXEMPLAR.sub("", line)
+        if EXEMPLAR in line:
+            line = _without_exemplar(line)
         key = _key(line)
         if key in seen:
             found.repeated += 1
@@ -265,7 +280,7 @@ def parse(body: bytes, *, content_type: str = "", wanted: Callable[[str], bool])
         found.families.pop(found.last_family, None)
         notes.append(f"partial page: it ends inside {found.last_family}, which is left out")
     broken: list[str] = []
-    strict = _read_openmetrics(text, wanted) if openmetrics and not cut else None
+    strict = _read_openmetrics(text, wanted) if openmetrics and not cut and not found.long else None
     if strict is not None:
         samples = strict
     else:

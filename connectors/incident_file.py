@@ -68,7 +68,7 @@ def load(data: bytes) -> SavedWindow:
         body = json.loads(gunzip(data, cap_bytes=CAP_BYTES))
     except TooLarge:
         raise
-    except (ConnectorError, ValueError):
+    except (ConnectorError, ValueError, RecursionError):
         raise NotAWindow("the file is not a saved window (expected gzip-compressed JSON)") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise NotAWindow(f"the file is not a saved window; expected the format {FORMAT}")
@@ -80,7 +80,7 @@ def load(data: bytes) -> SavedWindow:
             markers=tuple((_finite(at), str(text)[:200]) for at, text in body["markers"]),
             moment=None if body.get("moment") is None else moment_from_json(body["moment"]),
         )
-    except (KeyError, TypeError, ValueError, CapacityError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, CapacityError):
         raise NotAWindow("the saved window is damaged: a reading is missing or is not a number") from None
 
 

@@ -129,7 +129,7 @@ def parse_answer(body: bytes, *, status: int = 200) -> Result:
     try:
         answer = json.loads(body)
         state = answer["status"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         if status == 401:
             raise QueryFailed("the server asks for credentials (401)") from None
         if status == 403:
@@ -137,18 +137,18 @@ def parse_answer(body: bytes, *, status: int = 200) -> Result:
         raise QueryFailed(f"no answer of a Prometheus query API (status {status})") from None
     if state != "success":
         raise QueryFailed(explain(str(answer.get("errorType", "error")), str(answer.get("error", ""))))
-    data = answer.get("data") or {}
-    kind, found = data.get("resultType"), data.get("result")
+    data = answer.get("data")
+    kind, found = (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
     if kind not in ("vector", "matrix") or not isinstance(found, list):
         raise QueryFailed(f"result type {str(kind)[:20]!r} cannot be read; valid: vector, matrix")
     try:
         series = [_series(kind, one) for one in found]
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise QueryFailed("the answer holds a series that cannot be read") from None
     merged, notes = once(series)
-    warnings = [str(w)[:200] for w in answer.get("warnings") or ()]
+    warnings = _said(answer, "warnings")
     notes += [f"the server warns: {warning}" for warning in warnings]
-    notes += [f"the server says: {str(info)[:200]}" for info in answer.get("infos") or ()]
+    notes += [f"the server says: {info}" for info in _said(answer, "infos")]
     return Result(series=tuple(merged), notes=tuple(notes), partial=bool(warnings))
 
 
@@ -171,12 +171,19 @@ def explain(kind: str, error: str) -> str:
     return f"the server answered {kind}: {' '.join(error.split())[:200]}"
 
 
+def _said(answer: Mapping[str, Any], name: str) -> list[str]:
+    found = answer.get(name) or []
+    return [str(one)[:200] for one in (found if isinstance(found, list) else [found])]
+
+
 def _series(kind: str, one: Mapping[str, Any]) -> Series:
     raw = [one["value"]] if kind == "vector" else one.get("values", [])
     points = [(float(t), value) for t, v in raw if not math.isnan(value := float(v))]
     labels = one["metric"]
     if not all(isinstance(v, str) for v in labels.values()):
         raise ValueError("a label is no text")
+    if not all(math.isfinite(t) for t, _ in points):
+        raise ValueError("a time is no number")
     return Series(labels=labels, points=tuple(points))
 
 

@@ -16,6 +16,7 @@ from prometheus_client.samples import Sample
 from capacity.telemetry import EngineSnapshot, Reading, State, unknown
 from connectors import vocabulary
 from connectors.engine_config import Limits, engine_config
+from connectors.errors import TooLarge
 from connectors.readings import LARGEST, absent, read_row, shared_reading
 from connectors.releases import infer_release
 from connectors.vocabulary import KINDS, Row
@@ -30,6 +31,8 @@ IDENTITY = (
     "dp_rank",
     "engine",
 )
+
+MAX_ENGINES = 512
 
 Series = tuple[str, Mapping[str, str], float, str]  # suffix, labels, value, sample name
 Key = tuple[str | None, ...]
@@ -51,6 +54,13 @@ class Read:
     engines: tuple[EngineSnapshot, ...]
     shared: Mapping[str, Reading]
     notes: tuple[str, ...]
+
+
+def _check_number(engines: int) -> None:
+    if engines > MAX_ENGINES:
+        raise TooLarge(
+            f"the page shows more than {MAX_ENGINES} engines; read so many from a Prometheus server"
+        )
 
 
 def _key(labels: Mapping[str, str]) -> Key:
@@ -79,6 +89,7 @@ def _grouped(samples: Iterable[Sample]) -> tuple[dict[Key, _Group], dict[int, li
                 key = _key(sample.labels)
                 group = groups.get(key)
                 if group is None:
+                    _check_number(len(groups) + 1)
                     group = groups[key] = _Group(key)
                 group.rows[row.order].append(series)
                 if sample.timestamp is not None:
@@ -102,12 +113,19 @@ def _settle(groups: dict[Key, _Group], met: Mapping[int, Row]) -> tuple[list[_Gr
     if not engines:
         engines = list(groups.values())
     homeless: list[_Group] = []
-    keys = {g.key for g in engines}
-    specific = [
-        g for g in engines if not any(k != g.key and _covers(k, g.key) and _strict(k, g.key) for k in keys)
-    ]
+    labelled: dict[frozenset[int], list[_Group]] = defaultdict(list)
+    for group in engines:
+        labelled[_labels(group.key)].append(group)
+
+    def general(group: _Group) -> bool:
+        mine = _labels(group.key)
+        finer = (k.key for labels, found in labelled.items() if labels > mine for k in found)
+        return any(_covers(key, group.key) for key in finer)
+
+    specific = [group for group in engines if not general(group)]
+    settled = {id(group) for group in specific}
     for group in groups.values():
-        if any(group is g for g in specific):
+        if id(group) in settled:
             continue
         homes = [g for g in specific if _covers(g.key, group.key) or _covers(group.key, g.key)]
         if len(homes) == 1:
@@ -118,8 +136,9 @@ def _settle(groups: dict[Key, _Group], met: Mapping[int, Row]) -> tuple[list[_Gr
     return specific, homeless
 
 
-def _strict(specific: Key, general: Key) -> bool:
-    return sum(k is not None for k in specific) > sum(k is not None for k in general)
+def _labels(key: Key) -> frozenset[int]:
+    """Which of the identity's labels a key has."""
+    return frozenset(i for i, value in enumerate(key) if value is not None)
 
 
 def _kind(group: _Group, met: Mapping[int, Row]) -> str:
@@ -139,6 +158,7 @@ def _split_by_model(group: _Group, met: Mapping[int, Row]) -> list[tuple[str | N
             )
     if len(names) < 2:
         return [(next(iter(names), _any_model(group)), group)]
+    _check_number(len(names))
     out: list[tuple[str | None, _Group]] = []
     for name in names:
         part = _Group(group.key, sampled_s=group.sampled_s)
@@ -207,7 +227,7 @@ def read(
     complete: bool = True,
     limits: Limits | None = None,
 ) -> Read:
-    """Engines behind one page. An empty result means that no name of a known engine was found."""
+    """Engines behind one page. An empty result means that no name of a known engine was found. Raises TooLarge."""
     groups, others, met = _grouped(samples)
     specific, homeless = _settle(groups, met)
     split = [(name, part) for group in specific for name, part in _split_by_model(group, met)]

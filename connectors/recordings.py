@@ -33,7 +33,10 @@ def _name(column: str) -> str | None:
 
 def table_snapshots(body: bytes, *, target: str, limits: Limits | None = None) -> list[TargetSnapshot]:
     """One snapshot per row, in order. A blank or unreadable cell is an absent sample. Raises NotMetrics."""
-    table = list(csv.reader(body.decode("utf-8", errors="replace").splitlines()))
+    try:
+        table = list(csv.reader(body.decode("utf-8", errors="replace").splitlines()))
+    except csv.Error as error:
+        raise NotMetrics(f"the table cannot be read ({error})") from error
     names = [_name(column.strip()) for column in table[0]]
     out = []
     for cells in table[1:]:

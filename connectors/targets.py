@@ -87,7 +87,7 @@ def access_for(
     headers = dict(stored.get("headers", {}))
     try:
         headers |= json.loads(environ.get(f"WATERLINE_HEADERS_{tail}", "{}"))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         raise BadTarget(f"WATERLINE_HEADERS_{tail} is not a JSON object") from None
     return Access(
         token=environ.get(f"WATERLINE_TOKEN_{tail}") or stored.get("token"),
@@ -143,7 +143,7 @@ def file_sd(
     """
     try:
         groups = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadTarget(f"{path.name} cannot be read as a file_sd JSON list") from error
     if not isinstance(groups, list):
         raise BadTarget(f"{path.name} is not a file_sd JSON list")
