@@ -171,11 +171,9 @@ def _memory(plan: Plan) -> str:
         ),
         Mark(label=f"{total:.1f} GiB seen by the engine", at=total),
     ]
-    message = f"KV cache gets {kv:.1f} of the {budget:.1f} GiB that the engine may use per GPU"
+    message = f"KV cache gets {_gib(kv)} of the {_gib(budget)} GiB that the engine may use per GPU"
     if plan.kv_bytes[stage] <= 0:
-        message = (
-            f"Nothing is left for KV cache: {gib(bill.non_kv_bytes):.1f} GiB are charged to {budget:.1f} GiB"
-        )
+        message = f"Nothing is left for KV cache: {_gib(gib(bill.non_kv_bytes))} GiB are charged to {_gib(budget)} GiB"
     legend = "".join(
         f"<li><i style='background:{part.colour if not part.hatched else 'var(--soft)'}'></i>{escape(part.label)} "
         f"{_gib(part.value)}</li>"

@@ -199,6 +199,12 @@ def test_without_a_pool_the_report_shows_no_false_zeros() -> None:
     assert "Blocks hold" not in page and "use 4 x B300 SXM" in page
 
 
+def test_headlines_round_as_the_page_does() -> None:
+    raw = {"model": "gpt-oss-120b", "gpu": "h100", "engine_version": "0.32.0", "max_model_len": 16384}
+    found = plan(Scenario.parse(raw))
+    assert f"KV cache gets {found.kv_bytes[0] / 2**30:.2f} of the 72.8 GiB" in report_html(found)
+
+
 def test_a_marginal_plan_says_what_it_holds_only_if_it_starts() -> None:
     raw = {
         "model": "gemma-3-27b",
