@@ -14,9 +14,12 @@ import pytest
 
 from capacity.telemetry import State
 from connectors.__main__ import main
+from connectors.alert_rules import rules
+from connectors.grafana import panels
 from connectors.prometheus_api import PrometheusClient
 from connectors.prometheus_history import history, scrape_interval
 from connectors.prometheus_snapshots import recent
+from connectors.promql import NAMINGS, VLLM
 from connectors.report import pool_report
 from connectors.scrape import scrape, snapshot_of
 from connectors.targets import Target
@@ -202,6 +205,40 @@ def test_command_line(prometheus: tuple[Target, Replay], capsys: pytest.CaptureF
     captured = capsys.readouterr()
     assert json.loads(captured.out)["pool"]["verdict"]["name"] == "down"
     assert "no recent sample" in captured.err
+
+
+def test_panels_and_alerts_are_evaluated_and_say_what_the_page_says(
+    prometheus: tuple[Target, Replay],
+) -> None:
+    target, _ = prometheus
+    client, selector = PrometheusClient(target), "{job='vllm'}"
+    lines, _ = recent(selected(target, "{job=`vllm`}"), client=client)
+    newest = next(iter(lines.values()))[-1]
+    (engine,) = newest.engines
+    at = newest.time_s
+    drawn = {
+        (panel.title, legend): client.query(query.replace("$__rate_interval", "5s"), time_s=at).series
+        for panel in panels(selector)
+        for legend, query in panel.queries.items()
+    }
+    shown = {
+        ("Waterline: share of KV blocks in use", "{{instance}} {{engine}}"): "kv_usage",
+        ("Queue", "running"): "running",
+        ("Queue", "waiting"): "waiting",
+    }
+    for place, signal in shown.items():
+        ((_, value),) = drawn[place][0].points
+        assert value == engine.value(signal).value, signal
+    standing = {}
+    for naming in NAMINGS:
+        for rule in rules(selector, naming=naming):
+            found = client.query(rule.expression, time_s=at).series
+            assert naming is VLLM or not found, rule.alert
+            standing[rule.alert] = standing.get(rule.alert) or found
+    usage, waiting = engine.value("kv_usage").number, engine.value("waiting").number
+    assert bool(standing["KVCacheHigh"]) is (usage >= 0.80)
+    assert bool(standing["KVCacheFull"]) is (usage >= 0.95 and waiting > 0)
+    assert not standing["EngineDown"] and not standing["EngineNotAdmitting"]
 
 
 def test_a_stopped_target_ages(prometheus: tuple[Target, Replay]) -> None:
