@@ -27,8 +27,9 @@ class KvRules:
     ``dealing``: layers of a kind go to its groups one by one, or in runs. ``groups_by_stage``: each pipeline stage
     groups its own layers. ``mixed_pages``: layers that keep every token may differ in page size (``attention``: not
     for an indexer). ``mixed_pages_by_stage`` no: such a group counts the pages of all stages on each.
-    ``state_ids``: block ids of a recurrent state with prefix caching; ``state_slots``: plus one for each speculative
-    token. ``state_block_multiple``: the raised block size is a multiple of the one asked for.
+    ``own_v_width`` no: V is padded to the width of K. ``state_ids``: block ids of a recurrent state with prefix
+    caching; ``state_slots``: plus one for each speculative token. ``state_block_multiple``: the raised block size is
+    a multiple of the one asked for.
     ``tokens_logged``: what "GPU KV cache size" means. ``full_fallback``: windows beside MLA are kept in full where
     pages cannot be made equal.
     ``size_check``: what the start-up check counts for one request: ``per_layer`` (each layer alone),
@@ -44,6 +45,7 @@ class KvRules:
     mixed_pages_by_stage: bool = True
     dealing: Literal["in_runs", "in_turn"] = "in_turn"
     groups_by_stage: bool = False
+    own_v_width: bool = True
     state_ids: Literal["one", "length", "two"] = "two"
     state_slots: bool = True
     state_block_multiple: bool = True
@@ -62,7 +64,11 @@ class KvRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRelease:
-    """One release's row. ``asked`` is what the user wrote; ``notes`` say what was assumed about it."""
+    """One release's row. ``asked`` is what the user wrote; ``notes`` say what was assumed about it.
+
+    ``mamba_caching``: how Mamba layers cache prefixes when nothing else is said: ``all_only`` (a state for each
+    block, and no other kind of state caches prefixes), ``all``, ``align`` (two blocks), ``checkpoint`` (and one more).
+    """
 
     asked: str
     version: Version
@@ -70,6 +76,7 @@ class EngineRelease:
     gpu_memory_utilization: float
     graphs_in_budget: bool
     state_prefix_caching: bool
+    mamba_caching: Literal["none", "all_only", "all", "align", "checkpoint"]
     async_scheduling: bool
     chunked_hybrid: bool
     activation_factor: float
@@ -137,6 +144,7 @@ def engine_release(text: str | None = None) -> EngineRelease:
         gpu_memory_utilization=float(row["gpu_memory_utilization"]),
         graphs_in_budget=yes["graphs_in_budget"],
         state_prefix_caching=yes["state_prefix_caching"],
+        mamba_caching=_one_of(row, "mamba_caching", ("none", "all_only", "all", "align", "checkpoint")),
         async_scheduling=yes["async_scheduling"],
         chunked_hybrid=yes["chunked_hybrid"],
         activation_factor=float(row["activation_factor"]),
@@ -149,6 +157,7 @@ def engine_release(text: str | None = None) -> EngineRelease:
             mixed_pages_by_stage=yes["mixed_pages_by_stage"],
             dealing=_one_of(row, "dealing", ("in_runs", "in_turn")),
             groups_by_stage=yes["groups_by_stage"],
+            own_v_width=yes["own_v_width"],
             state_ids=_one_of(row, "state_ids", ("one", "length", "two")),
             state_slots=yes["state_slots"],
             state_block_multiple=yes["state_block_multiple"],

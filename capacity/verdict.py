@@ -15,6 +15,7 @@ from capacity.kv_cache.layout import KERNEL_BLOCK, CacheLayout
 from capacity.kv_cache.pool import Pool
 from capacity.memory_terms import StageBills, weights_of
 from capacity.resolve import Resolved
+from capacity.state_caching import state_caching_warnings
 from capacity.units import GIB, gib
 
 Fit = Literal["yes", "marginal", "no"]
@@ -157,7 +158,7 @@ def _workload_warnings(r: Resolved) -> list[str]:
 def warnings_of(
     r: Resolved, caches: CacheLayout, grouping: Grouping, pool: Pool, counted: Concurrency, given: bool
 ) -> list[str]:
-    s, out = r.scenario, list(caches.notes)
+    s, out = r.scenario, [*caches.notes, *state_caching_warnings(r, grouping)]
     if r.spec.upper_bound:
         out.append("planned as an upper bound on KV bytes: every layer is taken as full attention")
     if not grouping.uniform:

@@ -17,6 +17,7 @@ from capacity.errors import CapacityError
 from capacity.plan import Plan
 from capacity.precision import resolve_weight_format
 from capacity.resolve import Resolved, resolve
+from capacity.state_caching import needs_align_flag, needs_state_dtype_flag
 
 ONLINE_QUANTIZATION = {"fp8-tensor": "fp8", "bnb-nf4": "bitsandbytes", "bnb-int8": "bitsandbytes"}
 KV_SPELLINGS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "int8": "int8_per_token_head"}
@@ -113,6 +114,10 @@ def _flags(r: Resolved) -> list[tuple[str, str]]:
     kv = _kv_dtype(r)
     if kv is not None:
         found.append(("--kv-cache-dtype", kv))
+    if needs_align_flag(r):
+        found.append(("--mamba-cache-mode", "align"))
+    if needs_state_dtype_flag(r):
+        found.append(("--mamba-ssm-cache-dtype", "bfloat16" if r.model_dtype_bytes == 2 else "float32"))
     return [*found, *_speculation(r), *_adapters(r)]
 
 

@@ -121,7 +121,6 @@ def _by_indices(reader: Reader, family: Family, layers: int) -> list[str] | None
 
 def _windows(reader: Reader, family: Family, layers: int) -> list[str]:
     window = reader.integer("sliding_window") if reader.raw("sliding_window") != 0 else None
-    longest = reader.integer("max_position_embeddings")
     flag = reader.flag("use_sliding_window")
     if family.rule == "llama4":
         every = reader.integer("no_rope_layer_interval", low=1) or 4
@@ -129,7 +128,7 @@ def _windows(reader: Reader, family: Family, layers: int) -> list[str]:
     if window is None or flag is False or family.unknown_kv or reader.spelling("kv_lora_rank"):
         return ["full"] * layers
     if family.rule in ("window", "full"):
-        return ["sliding" if longest is None or window < longest else "full"] * layers
+        return ["sliding"] * layers  # also one longer than any request: the engine still keeps it as a window
     if family.rule == "window_flag":
         first = reader.integer("max_window_layers", low=0)
         return ["sliding" if flag and i >= (first or 0) else "full" for i in range(layers)]

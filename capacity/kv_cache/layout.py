@@ -17,7 +17,6 @@ from capacity.precision import KvFormat
 from capacity.units import ceil_div
 
 KERNEL_BLOCK = 16
-MLA_KERNEL_BLOCK = 128
 PACKED_SCALE_TOKENS = 128
 
 
@@ -72,8 +71,11 @@ def layout(spec: ModelSpec, settings: CacheSettings) -> CacheLayout:
             (_bytes_per_token(m, settings) for m in mixers if not isinstance(m, RecurrentState)), default=0
         )
         if per_token:
-            align = max(MLA_KERNEL_BLOCK if spec.uses_mla else KERNEL_BLOCK, block)
-            aligned = align * ceil_div(largest_state, align * per_token)
+            rules = settings.release.kv
+            align = rules.mla_state_alignment if spec.uses_mla else KERNEL_BLOCK
+            if rules.state_block_multiple:
+                align = max(align, block)
+            aligned = max(block, align * ceil_div(largest_state, align * per_token))
             if aligned > block:
                 notes.append(
                     f"block size raised from {block} to {aligned} tokens so that one attention block covers one state"
@@ -138,6 +140,11 @@ def _element_bytes(settings: CacheSettings) -> float:
     return own
 
 
+def _v_width(mixer: Attention, settings: CacheSettings) -> int:
+    """Width of V in the cache: releases before 0.20 pad it to K's."""
+    return mixer.v_head_dim if settings.release.kv.own_v_width else max(mixer.head_dim, mixer.v_head_dim)
+
+
 def _bytes_per_token(mixer: Mixer, settings: CacheSettings) -> int:
     """Bytes of one token of one attention layer on one GPU."""
     if isinstance(mixer, LatentAttention):
@@ -145,7 +152,7 @@ def _bytes_per_token(mixer: Mixer, settings: CacheSettings) -> int:
     if isinstance(mixer, Attention) and not mixer.shares_kv:
         heads = kv_heads_per_gpu(mixer.num_kv_heads, settings.tensor)
         scales = 2 * heads * settings.kv_format.scale_bytes
-        return int(heads * (mixer.head_dim + mixer.v_head_dim) * _element_bytes(settings)) + scales
+        return int(heads * (mixer.head_dim + _v_width(mixer, settings)) * _element_bytes(settings)) + scales
     return 0
 
 
@@ -165,7 +172,7 @@ def _caches(mixer: Mixer, settings: CacheSettings, block: int, state_page: int) 
         block_size=block,
         kv_heads=kv_heads_per_gpu(mixer.num_kv_heads, settings.tensor),
         head_dim=mixer.head_dim,
-        v_head_dim=mixer.v_head_dim,
+        v_head_dim=_v_width(mixer, settings),
         elem_bytes=_element_bytes(settings),
         scale_bytes=settings.kv_format.scale_bytes,
     )

@@ -141,7 +141,7 @@ def test_other_families_count_right(name: str, changes: dict[str, Any], publishe
           "max_position_embeddings": 32768}, "ssss"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, "ffff"),
         ({"architectures": ["Phi3ForCausalLM"], "sliding_window": 262144,
-          "max_position_embeddings": 131072}, "ffff"),
+          "max_position_embeddings": 131072}, "ssss"),
         ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 4096,
           "use_sliding_window": False}, "ffff"),
         (
