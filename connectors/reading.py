@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.samples import Sample
 
-from capacity.telemetry import EngineSnapshot, Reading, State, unknown
+from capacity.telemetry import EngineSnapshot, Histogram, Reading, State, Value, unknown
 from connectors import vocabulary
 from connectors.engine_config import Limits, engine_config
 from connectors.errors import TooLarge
@@ -207,15 +207,16 @@ def _by_model(rows: Mapping[int, list[Series]], met: Mapping[int, Row]) -> dict[
 
 
 def _sequences_note(readings: Mapping[str, Reading]) -> list[str]:
+    """What to say where clients ask for several answers (``n`` above 1): the engine counts each of them."""
     found = readings.get("request_params_n")
-    mean = getattr(found, "mean", None)
-    if mean is None or mean <= 1.0:
+    if not isinstance(found, Histogram) or found.mean is None or found.mean <= 1.0:
         return []
-    users = getattr(found, "count", 0.0)
+    prompts = readings.get("prompt_tokens")
+    mean = prompts.number / found.sum if isinstance(prompts, Value) and prompts.number and found.sum else None
+    said = "" if mean is None else f"; {mean:.4g} prompt tokens per sequence since the start"
     return [
-        f"n above 1: {users:.0f} user requests with {mean:.2g} sequences each; latencies, finished "
-        f"requests and "
-        "prompt tokens count sequences"
+        f"n above 1: {found.count:.0f} user requests with {found.mean:.2g} sequences each; latencies, finished "
+        f"requests and prompt tokens count sequences{said}"
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from capacity.telemetry.quantiles import quantile
 from capacity.telemetry.values import Breakdown, Histogram, State, Value, unknown
-from capacity.telemetry.window import EngineWindow, Increase
+from capacity.telemetry.window import ONE_SCRAPE, EngineWindow, Increase
 
 PERCENTILES = (("p50", 0.50), ("p90", 0.90), ("p99", 0.99))
 LATENCIES = ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "decode_s")
@@ -282,6 +282,7 @@ def engine_signals(window: EngineWindow) -> Signals:
         values[name] = _mean(
             window.histograms.get(signal, latest.value(signal)), idle="no request finished in the window"
         )
+    values["user_requests_per_s"] = _user_requests_rate(window)
     values |= _lifecycle(window)
     return Signals(values=values, seconds=window.seconds, notes=latest.notes, engines=(window.engine,))
 
@@ -300,6 +301,17 @@ def _requests_rate(window: EngineWindow) -> Value:
         if found.amount is not None or found.metric is not None:
             return found.rate()
     return window.increase("finished").rate()
+
+
+def _user_requests_rate(window: EngineWindow) -> Value:
+    """Requests as users count them: one observation each, however many sequences it asks for."""
+    found = window.histograms.get("request_params_n", window.latest.value("request_params_n"))
+    if isinstance(found, Value):
+        return found
+    if window.seconds is None:
+        return unknown(State.MISSING, ONE_SCRAPE, metric=found.metric)
+    rate = found.count / window.seconds
+    return Value(value=rate, state=found.state, metric=found.metric, reason=found.reason)
 
 
 def _abort_share(finished: Value) -> Value:

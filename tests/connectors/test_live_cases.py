@@ -132,8 +132,12 @@ def test_c080_parallel_sampling_counts_sequences() -> None:
     (engine,) = found.engines
     users = engine.window.latest.histogram("request_params_n")
     assert users.count == 1 and users.sum == 4
-    assert any("sequences" in note for note in found.notes)
-    assert engine.window.latest.value("prompt_tokens").value / 4 == 10
+    (note,) = found.notes
+    assert note.startswith("n above 1: 1 user requests with 4 sequences each")
+    assert note.endswith("10 prompt tokens per sequence since the start")
+    two = report("parallel_sampling_n4.prom", "parallel_sampling_n4.prom", interval_s=10).engines[0]
+    assert two.signals["user_requests_per_s"].value == 0.0
+    assert two.signals["user_requests_per_s"].metric == "vllm:request_params_n"
 
 
 def window_page(queries: int, hits: int, preemptions: int) -> bytes:
