@@ -1,84 +1,51 @@
-"""The simulator against recorded vLLM runs with per-request timings: out of the box, and with two calibrated parameters.
+"""The simulator against recorded vLLM runs with per-request timings: out of the box, and as ``calibrate`` makes it.
 
 Source of the runs: LLMServingSim (MIT), vLLM 0.19, 300 ShareGPT requests at 10 per second; read from the folder beside
-the repository, never shipped. The two parameters scale the per-token terms and the fixed terms of the step time.
+the repository, never shipped.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from capacity.simulate_cli import Prepared, prepare, simulate
+from capacity.calibrate_cli import run_calibrate
+from capacity.simulate_cli import prepare, simulate
 from capacity.simulation.run import Run
-from capacity.simulation.step_time import StepTime
-from capacity.workload import Requests
 
 RUNS = Path(__file__).parents[2] / "shared" / "traces" / "vllm_runs_llmservingsim"
 GPUS = {"RTX4090": "rtx4090", "RTXPRO6000": "rtxpro6000"}
-SPAN = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """One recorded run: arrivals and lengths, first and last token, running and waiting once a second."""
+    """One recorded run: its timings as text, running and waiting once a second, and what its meta.json says."""
 
     name: str
-    requests: Requests
-    first_token_s: np.ndarray
-    end_s: np.ndarray
+    timings: str
     seconds: np.ndarray
     running: np.ndarray
     waiting: np.ndarray
     meta: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Relative errors (0.01 = 1 %) of a simulated run, and mean absolute error over time by the peak."""
-
-    ttft_mean: float
-    ttft_p99: float
-    tpot_mean: float
-    tpot_p99: float
-    e2e_mean: float
-    e2e_p99: float
-    running: float
-    waiting: float
-    preemptions: int
-
-    @property
-    def score(self) -> float:
-        """What calibration makes small: the errors with a bar, each by its bar."""
-        return abs(self.e2e_mean) / 0.03 + abs(self.ttft_p99) / 0.05 + abs(self.tpot_p99) / 0.05
+def folders() -> list[Path]:
+    """The recorded runs beside the repository; none without them."""
+    return (
+        sorted(path for path in RUNS.glob("*") if (path / "requests.jsonl").exists()) if RUNS.exists() else []
+    )
 
 
 def recorded(folder: Path) -> Recorded:
-    """Read one run. Arrival times are on the wall clock; the smallest gap to the engine's queue time ties the clocks."""
-    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines() if line.strip()]
-    wall = np.array([row["arrival_time"] for row in rows])
-    offset = float(min(row["queued_ts"] - row["arrival_time"] for row in rows))
-    zero = float(wall.min() + offset)
-    order = np.argsort(wall, kind="stable")
-
-    def column(name: str) -> np.ndarray:
-        return np.array([row[name] for row in rows], dtype=float)[order]
-
+    """Read one run."""
     table = np.genfromtxt(folder / "timeseries.csv", delimiter=",", names=True)
     return Recorded(
         name=folder.name,
-        requests=Requests.of(
-            arrival_s=wall[order] + offset - zero,
-            prompt_tokens=column("input_toks").astype(int),
-            output_tokens=column("output_toks").astype(int),
-        ),
-        first_token_s=column("first_token_ts") - zero,
-        end_s=column("last_token_ts") - zero,
+        timings=(folder / "requests.jsonl").read_text(),
         seconds=table["t"],
         running=table["running"],
         waiting=table["waiting"],
@@ -86,11 +53,11 @@ def recorded(folder: Path) -> Recorded:
     )
 
 
-def prepared(run: Recorded) -> Prepared:
+def scenario(run: Recorded) -> dict[str, Any]:
     """The scenario of a recorded run from what its meta.json says, step time from the performance model."""
     engine = run.meta["engine_kwargs"]
     gpu, _, _ = run.name.partition("_")
-    scenario: dict[str, Any] = {
+    found: dict[str, Any] = {
         "model": engine["model"],
         "gpu": GPUS.get(gpu, gpu.lower()),
         "engine_version": run.meta["vllm_version"],
@@ -98,97 +65,32 @@ def prepared(run: Recorded) -> Prepared:
         "max_num_seqs": engine["max_num_seqs"],
         "max_num_batched_tokens": engine["max_num_batched_tokens"],
         "max_model_len": engine["max_model_len"] or 32_768,
-        "workload": {
-            "requests": [
-                {"arrival_s": float(at), "prompt_tokens": int(prompt), "output_tokens": int(output)}
-                for at, prompt, output in zip(
-                    run.requests.arrival_s,
-                    run.requests.prompt_tokens,
-                    run.requests.output_tokens,
-                    strict=True,
-                )
-            ]
-        },
     }
     blocks = (run.meta.get("kv_cache") or {}).get("num_gpu_blocks")
     if blocks:
-        scenario["num_blocks"] = blocks - 1
-    return prepare(scenario)
+        found["num_blocks"] = blocks - 1
+    return found
 
 
-def errors(run: Recorded, simulated: Run) -> Errors:
-    """How far a simulated run is from the recorded one."""
-    record, requests = simulated.record, run.requests
-    arrival, output = requests.arrival_s, requests.output_tokens
-
-    def figures(first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        ttft, e2e = first - arrival, end - arrival
-        several = output > 1
-        tpot = (end - first)[several] / (output[several] - 1)
-        return np.array(
-            [
-                ttft.mean(),
-                np.quantile(ttft, 0.99),
-                tpot.mean(),
-                np.quantile(tpot, 0.99),
-                e2e.mean(),
-                np.quantile(e2e, 0.99),
-            ]
-        )
-
-    got = figures(np.frombuffer(record.first_token_s), np.frombuffer(record.end_s))
-    off = got / figures(run.first_token_s, run.end_s) - 1
+def over_time(run: Recorded, simulated: Run) -> tuple[float, float]:
+    """Mean absolute differences of running and of waiting, by their recorded peaks."""
     timeline = simulated.engines[0].meter.timeline.as_columns()
     place = np.clip(np.searchsorted(timeline["t_s"], run.seconds, side="right") - 1, 0, None)
-    over_time = []
+    found = []
     for name, truth in (("running", run.running), ("waiting", run.waiting)):
         values = np.asarray(timeline[name])[place]
         values[run.seconds > simulated.end_s] = 0
-        over_time.append(float(np.abs(values - truth).mean() / truth.max()))
-    return Errors(
-        ttft_mean=float(off[0]),
-        ttft_p99=float(off[1]),
-        tpot_mean=float(off[2]),
-        tpot_p99=float(off[3]),
-        e2e_mean=float(off[4]),
-        e2e_p99=float(off[5]),
-        running=over_time[0],
-        waiting=over_time[1],
-        preemptions=simulated.engines[0].meter.preemptions,
-    )
+        found.append(float(np.abs(values - truth).mean() / truth.max()))
+    return found[0], found[1]
 
 
-def with_step_time(found: Prepared, step: StepTime) -> Prepared:
-    return replace(found, engine=replace(found.engine, step_time=step))
-
-
-def calibrate(run: Recorded, found: Prepared) -> tuple[float, float, Errors]:
-    """(work, overhead, errors): the two factors on the step time that bring the simulation closest to the run."""
-    base = found.engine.step_time
-
-    def at(work: float, overhead: float) -> Errors:
-        return errors(run, simulate(with_step_time(found, base.scaled(work=work, overhead=overhead))))
-
-    return descend(at)
-
-
-def descend(at: Callable[[float, float], Errors]) -> tuple[float, float, Errors]:
-    """Walk downhill from (1, 1) in steps that halve."""
-    work = overhead = 1.0
-    best = at(work, overhead)
-    step = 0.2
-    while step > SPAN:
-        moves = ((step, 0.0), (-step, 0.0), (0.0, step), (0.0, -step), (step, -step), (-step, step))
-        for more_work, more_overhead in moves:
-            if work + more_work <= 0 or overhead + more_overhead <= 0:
-                continue
-            tried = at(work + more_work, overhead + more_overhead)
-            if tried.score < best.score:
-                work, overhead, best = work + more_work, overhead + more_overhead, tried
-                break
-        else:
-            step /= 2
-    return work, overhead, best
+def checked(folder: Path) -> tuple[dict[str, Any], tuple[float, float], tuple[float, float]]:
+    """``calibrate``'s answer for a run, and running and waiting over time before and after."""
+    run = recorded(folder)
+    answer = run_calibrate(scenario(run), measured_text=run.timings)
+    after = simulate(prepare(answer["scenario"]))
+    before = simulate(prepare({**answer["scenario"], "step_time": answer["step_time_before"]}))
+    return answer, over_time(run, before), over_time(run, after)
 
 
 def main() -> str:
@@ -197,27 +99,22 @@ def main() -> str:
         "| run | step time | TTFT mean / p99 | TPOT mean / p99 | E2E mean / p99 | running / waiting over time | preemptions |",
         "|---|---|---|---|---|---|---|",
     ]
-    folders = (
-        sorted(path for path in RUNS.glob("*") if (path / "requests.jsonl").exists()) if RUNS.exists() else []
-    )
-    for folder in folders:
-        run = recorded(folder)
-        found = prepared(run)
-        lines.append(_row(run.name, "out of the box", errors(run, simulate(found))))
-        work, overhead, best = calibrate(run, found)
-        lines.append(_row(run.name, f"calibrated: per token x {work:.2f}, fixed x {overhead:.2f}", best))
-    if not folders:
+    for folder in folders():
+        answer, before, after = checked(folder)
+        found = answer["parameters"]
+        how = f"calibrated: per token x {found['per_token']:.2f}, fixed x {found['fixed']:.2f}"
+        lines.append(_row(folder.name, "out of the box", answer["error_before"], before))
+        lines.append(_row(folder.name, how, answer["error_after"], after))
+    if len(lines) == 2:
         lines.append("| no recorded runs beside the repository | | | | | | |")
     text = "\n".join(lines)
     print(text)
     return text
 
 
-def _row(name: str, what: str, e: Errors) -> str:
-    return (
-        f"| {name} | {what} | {e.ttft_mean:+.1%} / {e.ttft_p99:+.1%} | {e.tpot_mean:+.1%} / {e.tpot_p99:+.1%} | "
-        f"{e.e2e_mean:+.1%} / {e.e2e_p99:+.1%} | {e.running:.1%} / {e.waiting:.1%} | {e.preemptions} |"
-    )
+def _row(name: str, what: str, error: dict[str, Any], times: tuple[float, float]) -> str:
+    pairs = (f"{error[f'{key}_mean']:+.1%} / {error[f'{key}_p99']:+.1%}" for key in ("ttft", "tpot", "e2e"))
+    return f"| {name} | {what} | {' | '.join(pairs)} | {times[0]:.1%} / {times[1]:.1%} | {error['preemptions']} |"
 
 
 if __name__ == "__main__":

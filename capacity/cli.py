@@ -37,11 +37,21 @@ VERBS = {
     "estimate": ("capacity.estimate_cli", "run_estimate", "TTFT, TPOT and tokens/s with intervals"),
     "size": ("capacity.estimate_cli", "run_size", "deployments that meet a rate and an SLO"),
     "simulate": ("capacity.simulate_cli", "run_simulate", "continuous batching under traffic"),
+    "calibrate": (
+        "capacity.calibrate_cli",
+        "run_calibrate",
+        "two step-time parameters from measured requests",
+    ),
     "export": ("capacity.verbs", "run_export", "the plan as a report, a serve command, JSON or CSV"),
     "fields": ("capacity.verbs", "run_fields", "every scenario key with its type and range"),
 }
 
 
+# verb -> (flag, what it names): a file whose text goes to the verb's function beside the scenario, as does --seed.
+FILES = {
+    "simulate": ("trace", "request trace, CSV or JSONL"),
+    "calibrate": ("measured", "timings of single requests, CSV or JSONL"),
+}
 ABOUT = "What LLM serving holds: memory, KV blocks, concurrent requests, speed and queueing."
 EXAMPLE = "example: python -m capacity plan --model llama-3.1-8b --gpu h100 --max-model-len 16000"
 
@@ -113,8 +123,9 @@ def _options(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
             "--jsonl", action="store_true", help="read one JSON object a line, answer one a line"
         )
         one.add_argument("--scenario", metavar="FILE", help="scenario as a JSON file (- for standard input)")
-        if verb == "simulate":
-            one.add_argument("--trace", metavar="FILE", help="request trace, CSV or JSONL")
+        if verb in FILES:
+            name, text = FILES[verb]
+            one.add_argument(_flag(name), metavar="FILE", help=text)
             one.add_argument("--seed", metavar="N", help="seed of the run, a whole number")
         for row in _verb_flags(verb):
             switch = {"nargs": "?", "const": "true"} if row["type"] == "flag" else {}
@@ -236,20 +247,20 @@ def _handler(verb: str) -> Callable[..., dict[str, Any]]:
 def _call(
     options: argparse.Namespace, handler: Callable[..., dict[str, Any]], raw: dict[str, Any]
 ) -> dict[str, Any]:
-    if options.verb != "simulate":
+    if options.verb not in FILES:
         return handler(raw)
-    trace = None
-    if options.trace is not None:
+    name, _ = FILES[options.verb]
+    path = getattr(options, name)
+    text = None
+    if path is not None:
         try:
-            trace = Path(options.trace).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise CapacityError(f"cannot read the trace {options.trace[:120]!r}: {error.strerror}") from None
+            raise CapacityError(f"cannot read the {name} {path[:120]!r}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise CapacityError(
-                f"cannot read the trace {options.trace[:120]!r}: it is not text in UTF-8"
-            ) from None
+            raise CapacityError(f"cannot read the {name} {path[:120]!r}: it is not text in UTF-8") from None
     seed = _from_flag("seed", "number", options.seed) if options.seed is not None else raw.pop("seed", 0)
-    return handler(raw, trace_text=trace, seed=seed)
+    return handler(raw, **{f"{name}_text": text}, seed=seed)
 
 
 def _each_line(

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,20 +51,29 @@ def parse_trace(text: str) -> Requests:
     >>> trace.arrival_s.tolist(), trace.notes
     ([0.0, 2.0], ('arrival times are absolute and were rebased to the first arrival',))
     """
+    return _requests(table_rows(text, PLAIN, (*ARRIVAL, *PROMPT, *OUTPUT, "priority")))
+
+
+def table_rows(text: str, plain: str, known: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and columns (names in lower case) of every row of CSV or JSON lines. Raises CapacityError.
+
+    ``plain`` names what is expected, ``known`` the columns that may be there once only.
+    """
     body = text.lstrip("\ufeff \r\n\t")
     if not body:
-        raise CapacityError(f"the trace is empty; expected CSV with {PLAIN}, or JSON lines", field="trace")
+        raise CapacityError(f"the trace is empty; expected CSV with {plain}, or JSON lines", field="trace")
     if "\x00" in body[:4096]:
         raise CapacityError("the trace is not text; expected CSV or JSON lines", field="trace")
-    rows = _json_rows(body) if body[0] == "{" else _csv_rows(body)
-    return _requests(rows)
+    above = text[: text.find(body)].count("\n")
+    for line, row in _json_rows(body) if body[0] == "{" else _csv_rows(body, known):
+        yield line + above, row
 
 
-def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_rows(text: str, known: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.reader(io.StringIO(text))
     try:
         header = [name.strip().lower() for name in next(reader)]
-        for name in (*ARRIVAL, *PROMPT, *OUTPUT, "priority"):
+        for name in known:
             if header.count(name) > 1:
                 raise CapacityError(
                     f"the trace has {header.count(name)} columns named {name}; expected one", field="trace"
@@ -105,25 +114,29 @@ def _requests(rows: Iterable[tuple[int, dict[str, Any]]]) -> Requests:
     prefixes: list[tuple[object, ...] | None] = []
     names: tuple[str, str, str] | None = None
     shares = False
+    kinds = TimeKinds()
     for line, row in rows:
         if names is None:
             names = _columns(row)
-            shares = "hash_ids" in row
+        shares = shares or "hash_ids" in row
         if len(arrival) >= MAX_REQUESTS:
             raise CapacityError(f"the trace has more than {MAX_REQUESTS:,} requests", field="trace")
-        arrival.append(_time(row.get(names[0]), line, names[0]))
-        prompt.append(_tokens(row.get(names[1]), line, names[1]))
-        output.append(_tokens(row.get(names[2]), line, names[2]))
+        arrival.append(kinds.seconds(row.get(names[0]), line, names[0]))
+        prompt.append(tokens_in(row.get(names[1]), line, names[1]))
+        output.append(tokens_in(row.get(names[2]), line, names[2]))
         rank = row.get("priority")
         priority.append(0 if rank in (None, "") else _priority(rank, line))
-        if shares:
-            keys = row.get("hash_ids")
-            prefixes.append(_keys(keys, line) if keys else None)
+        keys = row.get("hash_ids")
+        prefixes.append(_keys(keys, line) if keys else None)
     if names is None:
         raise CapacityError(
             f"the trace has a header but no requests; expected rows of {PLAIN}", field="trace"
         )
     times, notes = _rebased(arrival, names[0], milliseconds=shares or names[0].endswith("_ms"))
+    notes += kinds.notes(names[0])
+    alone = sum(keys is None for keys in prefixes) if shares else 0
+    if alone:
+        notes.append(f"{alone:,} of {len(output):,} requests have no hash_ids: they share no prefix")
     zero = sum(tokens == 0 for tokens in output)
     if zero:
         notes.append(
@@ -155,28 +168,56 @@ def _columns(row: dict[str, Any]) -> tuple[str, str, str]:
     return str(found[0]), str(found[1]), str(found[2])
 
 
-def _time(value: Any, line: int, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
+class TimeKinds:
+    """Reads the times of one column and remembers what they were: numbers, or dates with and without an offset."""
+
+    def __init__(self) -> None:
+        self.numbers = self.local = self.offset = 0
+
+    def seconds(self, value: Any, line: int, name: str) -> float:
+        """Seconds of a number or a date; a date without an offset is read as UTC. Raises CapacityError."""
         try:
-            moment = datetime.fromisoformat(str(value).strip())
-        except ValueError:
+            number = float(str(value) if isinstance(value, bool) else value)
+        except (TypeError, ValueError):
+            try:
+                moment = datetime.fromisoformat(str(value).strip())
+            except ValueError:
+                raise CapacityError(
+                    f"line {line} of the trace has {name} {str(value)[:40]!r}; expected seconds or a date and time",
+                    field="trace",
+                ) from None
+            self._one_kind(line, name, self.numbers, "a date after lines with numbers")
+            self.local += moment.tzinfo is None
+            self.offset += moment.tzinfo is not None
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        if not math.isfinite(number):
             raise CapacityError(
-                f"line {line} of the trace has {name} {str(value)[:40]!r}; expected seconds or a date and time",
-                field="trace",
-            ) from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(number):
-        raise CapacityError(
-            f"line {line} of the trace has {name} {value}; expected a finite number", field="trace"
-        )
-    return number
+                f"line {line} of the trace has {name} {value}; expected a finite number", field="trace"
+            )
+        self._one_kind(line, name, self.local + self.offset, "a number after lines with dates")
+        self.numbers += 1
+        return number
+
+    def _one_kind(self, line: int, name: str, others: int, what: str) -> None:
+        if others:
+            raise CapacityError(
+                f"line {line} of the trace has {name} as {what}; expected one kind", field="trace"
+            )
+
+    def notes(self, name: str) -> list[str]:
+        """What was assumed."""
+        if not (self.local and self.offset):
+            return []
+        return [
+            f"{self.local:,} of {self.local + self.offset:,} times in {name} have no offset and were read as UTC; the others "
+            "have one"
+        ]
 
 
-def _tokens(value: Any, line: int, name: str) -> int:
+def tokens_in(value: Any, line: int, name: str) -> int:
+    """A whole number of tokens from a cell. Raises CapacityError."""
     try:
-        number = float(value)
+        number = float(str(value) if isinstance(value, bool) else value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number <= MAX_TOKENS or number != int(number):

@@ -86,6 +86,13 @@ def test_bad_input_exits_2_with_one_line(
     assert words in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("seed", ["x", "1.5", "-1", ""])
+def test_a_bad_seed_is_one_line(tmp_path: Path, seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--scenario", scenario_file(tmp_path), "--seed", seed, "--json") == (2, "")
+    shown = seed if seed in ("1.5", "-1") else repr(seed)
+    assert capsys.readouterr().err == f"seed is {shown}; expected a whole number, 0 or more\n"
+
+
 def test_a_missing_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = call("--scenario", scenario_file(tmp_path), "--trace", str(tmp_path / "none.csv"), "--json")
     assert code == 2
@@ -103,7 +110,7 @@ def test_json_lines_go_on_after_a_bad_one() -> None:
     answers = [json.loads(line) for line in text.splitlines()]
     assert code == 0 and len(answers) == 4
     assert answers[0]["requests"]["finished"] == answers[3]["requests"]["finished"] == 40
-    assert "line 2 is not JSON" in answers[1]["error"]
+    assert answers[1]["error"] == "line 2 is not JSON: expecting value at column 1; it starts with 'not json'"
     assert "num_blocks is 'many'" in answers[2]["error"] and answers[2]["field"] == "num_blocks"
     assert answers[3]["settings"]["seed"] == 7
     assert answers[3]["e2e_s"] != answers[0]["e2e_s"]
