@@ -31,10 +31,10 @@ def quantile(q: float, histogram: Histogram) -> Value:
     if not 0 < q < 1:
         raise CapacityError(f"quantile {q} is not valid; valid: between 0 and 1", field="q")
     count = histogram.count
-    if count <= 0 or not histogram.bounds:
-        reason = NO_OBSERVATIONS if count <= 0 else "the histogram has no finite bucket"
-        return Value(value=None, state=State.MISSING, metric=histogram.metric, reason=reason, count=count)
     rank = q * count
+    if rank <= 0 or not histogram.bounds:
+        reason = NO_OBSERVATIONS if rank <= 0 else "the histogram has no finite bucket"
+        return Value(value=None, state=State.MISSING, metric=histogram.metric, reason=reason, count=count)
     counts = histogram.counts
     index = bisect_left(counts, rank, 0, len(counts) - 1)
     if index == len(counts) - 1:

@@ -7,7 +7,16 @@ import math
 import pytest
 
 from capacity.interval_steps import between
-from capacity.telemetry import Breakdown, EngineSnapshot, Histogram, State, Value, engine_signals, open_window
+from capacity.telemetry import (
+    Breakdown,
+    EngineSnapshot,
+    Histogram,
+    State,
+    Value,
+    engine_signals,
+    open_window,
+    quantile,
+)
 from tests.capacity.test_telemetry import hist, snap
 
 
@@ -89,5 +98,8 @@ def test_a_sum_that_falls_gives_no_mean() -> None:
     assert engine_signals(window)["tokens_per_step"].value is None
 
 
-def test_a_count_too_small_to_divide_by_gives_no_mean() -> None:
-    assert hist(0, 0, math.ulp(0.0), total=1e30).mean is None
+def test_a_count_too_small_to_divide_by_gives_no_mean_and_no_percentile() -> None:
+    least = math.ulp(0.0)
+    assert hist(0, 0, least, total=1e30).mean is None
+    for counts in ((0, 0, least), (least, least, least)):
+        assert quantile(0.5, hist(*counts)).value is None
