@@ -29,6 +29,8 @@ V0_CHUNKED_FROM = 32_768
 LENGTH_WITHOUT_LIMIT = 2048
 SERVED_DTYPES = ("bfloat16", "float16")
 LONGROPE_TRAINED_FROM = (0, 11, 1)
+# The one release whose kv_cache_dtype auto means fp8_ds_mla for sparse MLA (models/config.py).
+SPARSE_AUTO_PACKED = (0, 11, 0)
 # Decode context parallel beside recurrent state: last release known to refuse it, first known to take it.
 STATE_CONTEXT_REFUSED = (0, 20, 2)
 STATE_CONTEXT_FROM = (0, 29, 0)
@@ -112,7 +114,7 @@ def resolve(scenario: Scenario) -> Resolved:
             else f"taken for {scenario.weight_format!r}"
         )
         taken.append(_assume("weight_format", f"{weight_format.id} ({weight_format.name})", origin))
-    kv_dtype, kv_format = _kv(scenario, spec, taken)
+    kv_dtype, kv_format = _kv(scenario, spec, release, taken)
     model_dtype_bytes = dtype_bytes(_dtype(scenario, spec, taken), "dtype")
     if kv_dtype.lower() == "auto":
         kv_format = replace(kv_format, element_bytes=float(model_dtype_bytes))
@@ -203,7 +205,9 @@ def _memory(scenario: Scenario, taken: list[Assumption]) -> tuple[Gpu | None, in
     return gpu, round(gpu.memory_gib * GIB)
 
 
-def _kv(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> tuple[str, KvFormat]:
+def _kv(
+    scenario: Scenario, spec: ModelSpec, release: EngineRelease, taken: list[Assumption]
+) -> tuple[str, KvFormat]:
     asked = scenario.kv_cache_dtype
     dtype = asked
     if asked is None or asked.lower() == "auto":
@@ -213,10 +217,13 @@ def _kv(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> tuple[s
         taken.append(_assume("kv_cache_dtype", own or scenario.dtype or _served_dtype(spec), why))
     fmt = resolve_kv_format(dtype)
     sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.kinds())
-    if sparse and fmt.id == "kv-fp8":
-        taken.append(
-            _assume("kv_cache_dtype", "fp8_ds_mla", "sparse MLA with fp8 keeps the packed 656-byte record")
-        )
+    packed_by_itself = (dtype or "auto").lower() == "auto" and release.version == SPARSE_AUTO_PACKED
+    if sparse and (fmt.id == "kv-fp8" or packed_by_itself):
+        why = "sparse MLA with fp8 keeps the packed 656-byte record"
+        if packed_by_itself:
+            why = f"{release.asked} takes the packed 656-byte record for sparse MLA unless bfloat16 is asked for"
+        taken[:] = [a for a in taken if a.key != "kv_cache_dtype"]
+        taken.append(_assume("kv_cache_dtype", "fp8_ds_mla", why))
         return "fp8_ds_mla", resolve_kv_format("fp8_ds_mla")
     return dtype or "auto", fmt
 

@@ -132,3 +132,22 @@ def test_blocks_that_an_mla_kernel_does_not_take_are_said(gpu: str, block: int, 
     assert (
         any("no multiple of 64, which the MLA kernels" in text for text in planned(**keys).warnings) is warned
     )
+
+
+@pytest.mark.parametrize(
+    ("release", "asked", "bytes_per_token"),
+    [("0.11.0", None, 656 + 132), ("0.11.0", "bfloat16", 1152 + 132), ("0.11.2", None, 1152 + 132)],
+)
+def test_sparse_mla_is_packed_by_itself_in_0_11_0_only(
+    release: str, asked: str | None, bytes_per_token: int
+) -> None:
+    keys = {} if asked is None else {"kv_cache_dtype": asked}
+    found = planned(model="deepseek-ai/DeepSeek-V3.2", engine_version=release, tensor_parallel_size=8, **keys)
+    assert found.bytes_per_token_per_gpu == 61 * bytes_per_token
+
+
+@pytest.mark.parametrize("model", ["microsoft/Phi-3.5-mini-instruct", "microsoft/Phi-4-mini-instruct"])
+def test_a_window_longer_than_the_request_takes_one_block_more(model: str) -> None:
+    """vLLM builds SlidingWindowSpec(262144) for these models, though requests end at 131,072 tokens."""
+    found = planned(model=model, max_model_len=131072, engine_version="0.32.0")
+    assert found.pool is not None and found.pool.blocks_per_max_request == 131072 // 16 + 1
