@@ -157,14 +157,14 @@ def panel(service: LiveService) -> None:
     sections.banner(view, frame, large=wall, paused=paused)
     if wall:
         figures.wall(view, frame)
-        sections.waterline(series, frame, height=430)
+        sections.waterline(series, frame, now=figures.fullest(view), height=430)
         return
     figures.figures(view)
-    option = sections.waterline(series, frame)
+    chosen = next((e for e in view.engines if e.name == focus), None)
+    option = sections.waterline(series, frame, now=figures.fullest(view) if chosen is None else None)
     sections.table(view, focus=focus)
     live_why.list_of(view)
     sections.files(view, option)
-    chosen = next((e for e in view.engines if e.name == focus), None)
     others = [(e.name, e.verdict) for e in view.engines] if chosen is None else []
     live_why.evidence(chosen.verdict if chosen else view.verdict, others=others)
     if focus:

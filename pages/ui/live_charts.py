@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from capacity.live_series import EngineKey, LatencySeries, Line, PoolSeries
-from pages.ui.live_format import ACT, CRITICAL, GREY
+from pages.ui.live_format import ACT, CRITICAL, GREY, clock
 
 Option = dict[str, Any]
 LINES = ("#0072B2", "#00805D", "#A8487F", "#3B8FC4", "#7A5BA6", "#6B737D")
@@ -20,6 +20,8 @@ LINES_ON_DARK = ("#56B4E9", "#2FC29A", "#E39CC5", "#9AD1F2", "#B9A2DC", "#A3ABB5
 LIMIT_WORDS = {ACT: "#8A5F00", CRITICAL: "#B34700"}
 LIMIT_WORDS_ON_DARK = {ACT: "#E69F00", CRITICAL: "#F08A4B"}
 MAX_LINES = 6
+MARK_CHARS = 40
+EMPTY_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +119,19 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
                 },
             },
         },
-        "legend": {"show": legend, "top": 18, "left": 150, "itemHeight": 8, "itemWidth": 16, "icon": "rect"},
+        "legend": {
+            "show": legend,
+            "type": "scroll",
+            "top": round(32 * frame.scale),
+            "left": 0,
+            "itemHeight": 8,
+            "itemWidth": 16,
+            "icon": "rect",
+        },
         "grid": {
             "left": 8,
             "right": right,
-            "top": round(46 * frame.scale),
+            "top": round((66 if legend else 46) * frame.scale),
             "bottom": 4,
         },
         "tooltip": {"trigger": "axis", "valueFormatter": _value_format(unit), "confine": True},
@@ -142,21 +152,34 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
     }
 
 
-def _markers(frame: Frame) -> Option | None:
+def _markers(frame: Frame, *, words: bool) -> Option | None:
+    """A line at each marked moment; its words, where asked for, above it on the side that has room."""
     if not frame.markers:
         return None
+    middle = (frame.start_s + frame.end_s) / 2
     return {
         "symbol": "none",
         "silent": True,
         "animation": False,
         "lineStyle": {"color": GREY, "width": 1.5, "type": "solid"},
-        "label": {"formatter": "{b}", "position": "insideEndTop", "fontSize": 10, "color": GREY},
-        "data": [{"name": text[:24], "xAxis": round(at * 1000)} for at, text in frame.markers],
+        "label": {"show": words, "formatter": "{b}", "position": "end", "distance": 3},
+        "data": [
+            {
+                "name": text if len(text) <= MARK_CHARS else f"{text[: MARK_CHARS - 1]}…",
+                "xAxis": round(at * 1000),
+                "label": {
+                    "align": "right" if at > middle else "left",
+                    "color": "#A3ABB5" if frame.dark else "#5B636C",
+                    "fontSize": round(11 * frame.scale),
+                },
+            }
+            for at, text in frame.markers
+        ],
     }
 
 
-def _finish(option: Option, frame: Frame) -> Option:
-    marks = _markers(frame)
+def _finish(option: Option, frame: Frame, *, words: bool = False) -> Option:
+    marks = _markers(frame, words=words)
     if marks is not None and option["series"]:
         option["series"].append({"id": "markers", "type": "line", "data": [], "markLine": marks})
     return option
@@ -181,15 +204,23 @@ def last_known(line: Line) -> float | None:
 
 def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, title: str) -> Option:
     """KV blocks in use per replica, 0 to 100 %, under both limits; at most six lines, the fullest first."""
-    keys = sorted(series.kv_usage, key=lambda k: -(last_known(series.kv_usage[k]) or 0.0))
+    known = [k for k, line in series.kv_usage.items() if any(v is not None for v in line)]
+    keys = sorted(known, key=lambda k: -(last_known(series.kv_usage[k]) or 0.0))
     shown = keys if len(keys) <= MAX_LINES else keys[: MAX_LINES - 1]
     few = len(shown) <= 4
-    option = _base(title, frame, unit=f"KV blocks in use, % · {frame.times}", legend=not few, right=84)
+    option = _base(
+        title,
+        frame,
+        unit=f"KV blocks in use, % · {frame.times}{begins(series.times_s, frame)}",
+        legend=not few,
+        right=84,
+    )
     option["yAxis"] |= {"max": 100, "interval": 20}
     palette = frame.colours
     colours = {key: palette[i % len(palette)] for i, key in enumerate(sorted(shown))}
-    named = {engine_name(key, keys): series.kv_usage[key] for key in shown}
-    option["series"] = [_line(engine_name(key, keys), colour=colours[key], label=few) for key in shown]
+    every = list(series.kv_usage)
+    named = {engine_name(key, every): series.kv_usage[key] for key in shown}
+    option["series"] = [_line(engine_name(key, every), colour=colours[key], label=few) for key in shown]
     rest = keys[len(shown) :]
     if rest:
         highest = tuple(
@@ -230,7 +261,18 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
             },
         }
     )
-    return _finish(option, frame)
+    return _finish(option, frame, words=True)
+
+
+def begins(times_s: Sequence[float], frame: Frame) -> str:
+    """When the readings begin, where much of the window lies before them: an empty chart is not a quiet pool.
+
+    >>> begins([900.0, 1000.0], Frame(start_s=0.0, end_s=1000.0, utc=True))
+    ' · readings begin 1970-01-01 00:15:00 UTC'
+    """
+    if not times_s or times_s[0] - frame.start_s <= EMPTY_SHARE * (frame.end_s - frame.start_s):
+        return ""
+    return f" · readings begin {clock(times_s[0], utc=frame.utc, zone=frame.zone)}"
 
 
 def lines(

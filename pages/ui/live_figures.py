@@ -16,6 +16,8 @@ from pages.ui import live_format as fmt
 
 FULL = 0.985
 CALM = ("falling", "not rising")
+# Verdicts under which the KV gauge does not move, or is old: its trend says nothing about what comes.
+STANDING = ("stalled", "stale", "asleep", "down", "unknown")
 LATENCIES = {
     "ttft_s": ("TTFT", "Time to first token"),
     "itl_s": ("ITL", "Time between tokens"),
@@ -35,6 +37,12 @@ class Figure:
 def value_of(view: LiveView, name: str) -> Value:
     """A pool signal; unknown with its reason before the first reading."""
     return Value(reason="not read yet") if view.pool is None else view.pool[name]
+
+
+def fullest(view: LiveView) -> tuple[str, float] | None:
+    """The replica with the highest KV usage and its share."""
+    each = {n: v for n, v in (value_of(view, "kv_usage").by_engine or {}).items() if v is not None}
+    return max(each.items(), key=lambda pair: pair[1], default=None)
 
 
 def headline(view: LiveView) -> tuple[Figure, ...]:
@@ -63,7 +71,7 @@ def figures(view: LiveView) -> None:
             st.metric(
                 one.name, one.value, one.note, delta_color="off", delta_arrow="off", help=one.tip, width=168
             )
-    with st.container(horizontal=True, gap="medium"):
+    with st.container(horizontal=True, gap="small"):
         for family, (short, long) in LATENCIES.items():
             text, tip = _percentiles(view, family)
             st.markdown(
@@ -98,7 +106,11 @@ def _fullest(view: LiveView) -> Figure:
 
 
 def _spread(value: Value) -> str | None:
-    each = [v for v in (value.by_engine or {}).values() if v is not None]
+    """Who is missing from a total, or the least and the most of one replica."""
+    parts = value.by_engine or {}
+    if value.number is not None and (missing := [name for name, v in parts.items() if v is None]):
+        return f"without {_who(missing)}"
+    each = [v for v in parts.values() if v is not None]
     if len(each) < 2:
         return None
     low, high = fmt.count(min(each)), fmt.count(max(each))
@@ -138,27 +150,33 @@ def _last_minute(value: Value) -> str:
 def _time_to_full(view: LiveView) -> Figure:
     """The earliest replica with its interval; "not filling" where usage falls or stands; else why not known."""
     name = "Time to full"
-    full = [e.name for e in view.engines if e.signals and (e.signals.number("kv_usage") or 0.0) >= FULL]
+    moving = [e for e in view.engines if e.signals and e.verdict.name not in STANDING]
+    full = [e.name for e in moving if _usage(e) >= FULL]
     if full:
         tip = f"{fmt.listing(full)}: no free block is left; new requests wait."
         return Figure(name=name, value="full", note=_who(full), tip=tip)
-    first = view.first_full
-    if first is not None and first.forecast is not None:
-        found = first.forecast
+    told = [(e, e.forecast) for e in moving if e.forecast is not None]
+    due = [(f.expected_s, e, f) for e, f in told if f.expected_s is not None]
+    if due:
+        expected_s, first, found = min(due, key=lambda one: one[0])
         span = fmt.span(found.low_s, found.high_s)
         return Figure(
             name=name,
-            value=fmt.duration(found.expected_s),
+            value=fmt.duration(expected_s),
             note=f"{fmt.short(first.name, 12)}, {span}",
             tip=f"{first.name}: {span} (95 %), from {found.points} scrapes over {fmt.duration(found.span_s)}, "
             "if the trend goes on.",
         )
-    refused = [(e, e.forecast.reason) for e in view.engines if e.forecast and e.forecast.reason]
+    refused = [(e, f.reason) for e, f in told if f.reason]
+    standing = [
+        f"{e.name}: {e.verdict.name}, so its KV usage says nothing"
+        for e in view.engines
+        if e.verdict.name in STANDING
+    ]
+    tip = "  \n".join([*standing[:3], *(f"{e.name}: {reason}" for e, reason in refused[:6])])
     if not refused:
-        return Figure(
-            name=name, value=fmt.UNKNOWN, note="KV usage not known", tip="No replica reports KV usage."
-        )
-    tip = "  \n".join(f"{e.name}: {reason}" for e, reason in refused[:6])
+        note = "no replica serves" if standing else "KV usage not known"
+        return Figure(name=name, value=fmt.UNKNOWN, note=note, tip=tip or "No replica reports KV usage.")
     if all(reason.endswith(CALM) for _, reason in refused):
         return Figure(name=name, value="not filling", note="steady or falling", tip=tip)
     hot, reason = max(refused, key=lambda pair: (not pair[1].endswith(CALM), _usage(pair[0])))

@@ -36,7 +36,10 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, mo
     if verdict is None:
         st.info(f"What bound the pool at that moment is not kept.{tag}", icon=":material/help:")
     else:
-        sections.banner_of(verdict, advice=f"Found at {until}.", demo=frame.demo)
+        each = [(e.name, e.verdict) for e in moment.engines] if moment is not None else []
+        sections.banner_of(
+            verdict, advice=f"Found at {until}.", demo=frame.demo, who=sections.who(verdict, each)
+        )
         live_why.evidence(verdict, key="live_why_then")
     figures(summarise(intervals, start_s=frame.start_s, end_s=frame.end_s))
     seconds = frame.end_s - frame.start_s
@@ -47,7 +50,18 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, mo
     }
     sections.waterline(series, frame)
     if moment is not None and moment.engines:
-        st.dataframe(findings(moment), hide_index=True, height="content", key="live_found_then")
+        st.dataframe(
+            findings(moment),
+            hide_index=True,
+            height="content",
+            key="live_found_then",
+            alt="What was found about each replica",
+            column_config={
+                "Replica": st.column_config.TextColumn(width=140),
+                "State": st.column_config.TextColumn(width=130),
+                "Why": st.column_config.TextColumn(width="large"),
+            },
+        )
     sections.grid(series, latencies, frame)
 
 
@@ -59,7 +73,7 @@ def findings(moment: Moment) -> pd.DataFrame:
             {
                 "Replica": one.name,
                 "State": f"{ICONS[one.verdict.severity.value]} {one.verdict.name}",
-                "Why": one.verdict.summary,
+                "Why": one.verdict.summary.removeprefix(f"{one.verdict.name}: "),
             }
             for one in ordered
         ]
@@ -123,6 +137,8 @@ def compare(read: Reader, markers: Sequence[tuple[float, str]], *, frame: charts
         span = SPANS[right.selectbox("Length of each side", list(SPANS), key="live_compare_span")]
         at_s = names[chosen]
         until_s = min(at_s + span, now_s)
+        if until_s < at_s + span:
+            st.caption(f"After: {fmt.duration(until_s - at_s)} so far of {fmt.duration(span)}.")
         found = read(at_s - span, until_s)
         st.dataframe(
             comparison(
@@ -132,4 +148,5 @@ def compare(read: Reader, markers: Sequence[tuple[float, str]], *, frame: charts
             hide_index=True,
             height="content",
             key="live_compare_table",
+            alt="The same figures before and after the change",
         )

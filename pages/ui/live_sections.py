@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
 from capacity.intervals import Interval
 from capacity.live_series import LatencySeries, PoolSeries
-from capacity.telemetry import Signals
+from capacity.telemetry import Signals, State, Value
 from capacity.verdicts import Verdict, thresholds
 from connectors.live_view import EngineView, LiveView
 from pages.ui import live_charts as charts
@@ -34,7 +34,13 @@ def banner(view: LiveView, frame: charts.Frame, *, large: bool = False, paused: 
     age = _age(view)
     if paused:
         age = f"**Paused at {fmt.clock(view.at_s, utc=frame.utc, zone=frame.zone)}**; then {age[:1].lower()}{age[1:]}"
-    banner_of(view.verdict, advice=age, demo=view.demo, who=_who(view), large=large)
+    banner_of(
+        view.verdict,
+        advice=age,
+        demo=view.demo,
+        who=who(view.verdict, [(e.name, e.verdict) for e in view.engines]),
+        large=large,
+    )
 
 
 def banner_of(
@@ -59,17 +65,16 @@ def banner_of(
     show("  \n".join([f"**{plain(said)}**{tag}", *lines]), icon=look.icon)
 
 
-def _who(view: LiveView) -> str | None:
-    """All replicas, or the one there is, where the verdict is theirs and its sentence names none."""
-    found = view.verdict
-    if found is None or found.severity.value == "ok":
+def who(found: Verdict, engines: Sequence[tuple[str, Verdict]]) -> str | None:
+    """The replicas that a pool's verdict is about, where its sentence names none."""
+    if found.severity.value == "ok":
         return None
-    same = [e.name for e in view.engines if e.verdict.name == found.name]
+    same = [name for name, one in engines if one.name == found.name]
     if not same or any(name in found.summary for name in same):
         return None
-    if len(same) < len(view.engines):
-        return fmt.listing(same)
-    return same[0] if len(same) == 1 else f"all {len(same)} replicas"
+    if len(same) == len(engines) > 1:
+        return f"all {len(same)} replicas"
+    return fmt.listing(same)
 
 
 def _age(view: LiveView) -> str:
@@ -78,8 +83,16 @@ def _age(view: LiveView) -> str:
     return f"{when}; {view.answering} of {len(view.targets)} targets answer."
 
 
-def waterline(series: PoolSeries, frame: charts.Frame, *, height: int = TALL) -> charts.Option:
-    """The one chart that explains the answer; returned for its file."""
+def waterline(
+    series: PoolSeries,
+    frame: charts.Frame,
+    *,
+    now: tuple[str, float] | None = None,
+    height: int = TALL,
+) -> charts.Option:
+    """The one chart that explains the answer; returned for its file. ``now``: the fullest replica and its share
+    as the page shows them above, so that the title says the same; left out, it says the end of the lines.
+    """
     lines = thresholds()
     newest = {key: charts.last_known(line) for key, line in series.kv_usage.items()}
     known = {key: v for key, v in newest.items() if v is not None}
@@ -87,7 +100,8 @@ def waterline(series: PoolSeries, frame: charts.Frame, *, height: int = TALL) ->
         title, alt = "Waterline: not known in this window", "No replica reported KV usage in this window"
     else:
         top = max(known, key=lambda key: known[key])
-        title = f"Waterline: {charts.engine_name(top, list(newest))} at {fmt.percent(known[top])}"
+        name, share = now or (charts.engine_name(top, list(newest)), known[top])
+        title = f"Waterline: {fmt.short(name, 32)} at {fmt.percent(share)}"
         alt = f"KV blocks in use per replica. {title}"
     option = charts.waterline(
         series, frame, act=lines["kv_act"].value, critical=lines["kv_critical"].value, title=title
@@ -128,7 +142,9 @@ def table(view: LiveView, *, focus: str | None) -> None:
             if name == "KV in use"
             else st.column_config.NumberColumn(name, format="localized", width=width, help=tip)
             if name in live_table.NUMBERS
-            else st.column_config.TextColumn(name, width=width, help=tip)
+            else st.column_config.TextColumn(
+                name, width=width, help=tip, alignment="right" if name in live_table.RIGHT else "left"
+            )
             for name, (width, tip) in live_table.WIDTHS.items()
         },
     )
@@ -191,15 +207,9 @@ def grid(
     with right:
         _chart("itl", _latency("itl_s", "ITL", latencies, frame, now), height)
     with left:
-        steps = charts.last_known(series.tokens_per_step)
-        title = f"Tokens per step: {fmt.count(steps)}"
-        _chart(
-            "steps",
-            charts.lines(title, frame, times, {"tokens per step": series.tokens_per_step}, unit="tokens"),
-            height,
-        )
+        _chart("steps", _steps(series, frame, now), height)
     with right:
-        _chart("prefix", _prefix(series, frame), height)
+        _chart("prefix", _prefix(series, frame, now), height)
     if any(any(v is not None for v in line) for line in series.gpu.values()):
         named = {
             "tensor cores active": series.gpu["gpu_tensor_active"],
@@ -230,6 +240,8 @@ def _queue(series: PoolSeries, frame: charts.Frame) -> charts.Option:
     deferred = series.totals.get("waiting_deferred", ())
     if any(deferred):
         named["deferred"] = deferred
+    if _nothing(named):
+        return charts.message("Queue: not known", frame, _sentence(None))
     title = f"Queue: {fmt.count(waiting)} waiting behind {fmt.count(running)} running"
     return charts.lines(title, frame, series.times_s, named, unit="requests")
 
@@ -242,15 +254,41 @@ def _throughput(series: PoolSeries, frame: charts.Frame, now: Signals | None) ->
         "in": series.rates.get("prompt_tokens", ()),
         "out": series.rates.get("generation_tokens", ()),
     }
+    if _nothing(named):
+        value = None if now is None else now["generation_tokens_per_s"]
+        return charts.message("Throughput: not known", frame, _sentence(value))
     return charts.lines(
         f"Throughput: {fmt.rate(out)} output tokens/s", frame, series.times_s, named, unit="tokens/s"
     )
 
 
-def _prefix(series: PoolSeries, frame: charts.Frame) -> charts.Option:
+def _steps(series: PoolSeries, frame: charts.Frame, now: Signals | None) -> charts.Option:
+    line = series.tokens_per_step
+    if _nothing({"": line}):
+        value = None if now is None else now["tokens_per_step"]
+        return charts.message("Tokens per step: not known", frame, _sentence(value))
+    title = f"Tokens per step: {fmt.count(charts.last_known(line))}"
+    return charts.lines(title, frame, series.times_s, {"tokens per step": line}, unit="tokens")
+
+
+def _nothing(named: Mapping[str, charts.Line]) -> bool:
+    return all(v is None for line in named.values() for v in line)
+
+
+def _sentence(value: Value | None, otherwise: str = "Nothing was read of it in this window") -> str:
+    """Why nothing is known, from the signal itself where it is not known now either."""
+    said = otherwise
+    if value is not None and value.number is None:
+        said = value.reason or (value.state.value if value.state is not State.OK else otherwise)
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def _prefix(series: PoolSeries, frame: charts.Frame, now: Signals | None) -> charts.Option:
     rate = charts.last_known(series.prefix_hit_rate)
-    if not any(v is not None for v in series.prefix_hit_rate):
-        return charts.message("Prefix-cache hits", frame, "No prefix was looked up in this window.")
+    if _nothing({"": series.prefix_hit_rate}):
+        value = None if now is None else now["prefix_cache_hit_rate"]
+        said = _sentence(value, "No prefix was looked up in this window")
+        return charts.message("Prefix-cache hits: not known", frame, said)
     named = {"hit rate": series.prefix_hit_rate}
     title = f"Prefix-cache hits: {fmt.percent(rate)} of looked-up tokens"
     return charts.lines(title, frame, series.times_s, named, unit="%", factor=100, top=100)

@@ -32,11 +32,14 @@ WIDTHS: dict[str, tuple[int, str | None]] = {
     "KV in use": (96, "Share of the KV cache's blocks in use: the waterline"),
     "Running": (66, "Requests in the batch"),
     "Waiting": (66, "Requests in the queue"),
-    "Tok/s in": (70, "Prompt tokens per second; cached ones count too"),
-    "Tok/s out": (74, "Output tokens per second"),
+    "Tok/s in": (70, "Prompt tokens per second, mean of the last minute; cached ones count too"),
+    "Tok/s out": (74, "Output tokens per second, mean of the last minute"),
     "TTFT p90": (76, "Time to first token: 90 % of requests wait no longer"),
     "ITL p90": (70, "Time between tokens: 90 % are no longer"),
-    "Preempt/s": (78, "Requests per second that lose their KV blocks and are computed again"),
+    "Preempt/s": (
+        78,
+        "Requests per second that lose their KV blocks and are computed again, mean of the last minute",
+    ),
     "Scrape age": (84, "How long ago this replica was read"),
 }
 COUNTS = {"Running": "running", "Waiting": "waiting"}
@@ -47,6 +50,7 @@ RATES = {
 }
 NUMBERS = (*COUNTS, *RATES)
 PERCENTILES = {"TTFT p90": "ttft_s.p90", "ITL p90": "itl_s.p90"}
+RIGHT = (*PERCENTILES, "Scrape age")
 
 
 def ordered(view: LiveView) -> list[EngineView]:

@@ -15,7 +15,7 @@ from pages.ui import live_format as fmt
 from pages.ui.live_runbook import advice
 from pages.ui.live_words import plain
 
-LISTED = 4
+LISTED = 5
 COLOURS = {"ok": "green", "info": "blue", "warning": "orange", "critical": "red"}
 # Cells of the table whose en dash needs a reason, and what they are called.
 CELLS = {
@@ -67,7 +67,9 @@ def list_of(view: LiveView) -> None:
     if not found:
         return
     more = len(found) - LISTED
-    shown = found[:LISTED] + ([f":gray[and {more} more reasons in the table's CSV]"] if more > 0 else [])
+    shown = found[:LISTED] + (
+        [f":gray[{more} more below, under Why, and in the replicas' CSV]"] if more > 0 else []
+    )
     st.markdown("  \n".join(shown))
 
 
@@ -91,9 +93,10 @@ def explained(verdict: Verdict, others: Sequence[tuple[str, Verdict]] = ()) -> l
     out += [f"- **{plain(name)}** {plain(one.summary)}" for name, one in others if one.severity.value != "ok"]
     out += ["", f"Evidence (confidence {verdict.confidence.value}):"]
     out += [f"- {plain(one.text)}" + (f" `{one.metric}`" if one.metric else "") for one in verdict.evidence]
-    if found:
+    fine = verdict.severity.value == "ok"
+    if found and not fine:
         out += ["", f"**Look first.** {found.look_first}"]
-    if verdict.actions:
+    if verdict.actions and not fine:
         out += ["", "**What to do**, in this order:"]
         out += [
             f"1. {a.action}" + (f" `{a.flag}`" if a.flag else "") + f" (cost: {a.cost})"

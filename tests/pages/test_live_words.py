@@ -118,6 +118,27 @@ def test_a_full_replica_is_full_now() -> None:
     assert (told.value, told.note) == ("full", "b")
 
 
+def test_a_replica_that_stands_still_has_no_time_to_full() -> None:
+    rising = Forecast(expected_s=60, low_s=40, high_s=180)
+    stalled = ("stalled", Severity.CRITICAL, "stalled: no token for 22 s")
+    found = view(
+        engine("a", stalled, forecast=rising, kv_usage=0.99),
+        engine("b", forecast=Forecast(reason="KV usage is falling")),
+    )
+    told = figure(found, "Time to full")
+    assert told.value == "not filling" and "a: stalled" in (told.tip or "")
+    alone = figure(view(engine("a", stalled, forecast=rising)), "Time to full")
+    assert (alone.value, alone.note) == ("–", "no replica serves")
+
+
+def test_a_total_says_which_replica_is_missing() -> None:
+    found = view(engine("a"), running=12.0)
+    assert found.pool is not None
+    parts = Value(value=12.0, state=State.PARTIAL, by_engine={"a": 12.0, "b": None})
+    pool = Signals(values=dict(found.pool.values) | {"running": parts}, seconds=60.0)
+    assert figure(replace(found, pool=pool), "Running").note == "without b"
+
+
 def test_numbers_of_the_table_sort_and_unknown_is_missing() -> None:
     order = live_table.ordered(view(engine("a", running=9.0), engine("b", FULL, running=None, kv_usage=0.99)))
     data = live_table.frame(order)
@@ -187,6 +208,24 @@ def test_a_window_link_names_its_end_and_its_zone_is_the_browsers() -> None:
     )
     assert fmt.clock(1_796_089_036, zone="Europe/Zurich").endswith("CET")
     assert fmt.clock(0, zone="No/Where")[:10] in ("1970-01-01", "1969-12-31")
+
+
+def test_a_marker_has_its_words_on_the_waterline_whole() -> None:
+    frame = charts.Frame(
+        start_s=0.0, end_s=100.0, markers=[(10.0, "raised max_num_seqs to 256"), (90.0, "x" * 60)]
+    )
+    series = PoolSeries(
+        times_s=(50.0, 100.0), step_s=50.0, kv_usage={("a", "0"): (0.5, 0.6), ("gone", "0"): (None, None)},
+        totals={}, rates={}, tokens_per_step=(), prefix_hit_rate=(), gpu={}, known=(1, 1), engines=2,
+    )  # fmt: skip
+    option = charts.waterline(series, frame, act=0.8, critical=0.95, title="t")
+    marks = option["series"][-1]["markLine"]
+    assert [m["name"] for m in marks["data"]] == ["raised max_num_seqs to 256", "x" * 39 + "…"]
+    assert [m["label"]["align"] for m in marks["data"]] == ["left", "right"] and marks["label"]["show"]
+    assert [s["name"] for s in option["series"] if "name" in s] == ["a"]
+    assert "readings begin" in option["title"]["subtext"]
+    small = charts.lines("t", frame, [50.0], {"running": (1.0,)}, unit="requests")
+    assert small["series"][-1]["markLine"]["label"]["show"] is False
 
 
 def test_marks_of_others_do_not_become_markdown() -> None:
