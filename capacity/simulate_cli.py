@@ -197,8 +197,8 @@ def _seed(seed: Any) -> None:
 def _limits(values: Mapping[str, Any], seats: int, budget: int) -> dict[str, int]:
     """max_num_seqs and max_num_batched_tokens as given, or as the engine would set them."""
     given = {
-        name: keys.number(values[name], name, whole=True, low=1, high=10_000_000)
-        for name in ("max_num_seqs", "max_num_batched_tokens")
+        name: keys.number(values[name], name, whole=True, low=1, high=most)
+        for name, most in (("max_num_seqs", 1_000_000), ("max_num_batched_tokens", 10_000_000))
         if values.get(name) is not None
     }
     budget = given.get("max_num_batched_tokens", max(budget, given.get("max_num_seqs", 1)))

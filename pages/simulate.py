@@ -7,6 +7,7 @@ import streamlit as st
 from capacity.errors import CapacityError
 from pages.ui import simulate_sections as sections
 from pages.ui.simulate_inputs import NOTE, sidebar
+from pages.ui.simulate_labels import labelled
 from pages.ui.simulate_policies import scenarios
 from pages.ui.simulate_runs import Cancelled, Outcome, outcome, settled
 
@@ -27,7 +28,7 @@ def render() -> None:
             outcome(policy, one, inputs.trace) for policy, one in zip(inputs.policies, wanted, strict=True)
         ]
     except CapacityError as error:
-        problem, found = str(error), []
+        problem, found = labelled(str(error)), []
     except Cancelled:
         stopped, found = True, []
     if found:

@@ -65,6 +65,7 @@ def findings(run: Run, table: Table, slo: Slo) -> list[str]:
             said.append(
                 f"{count:,} {_requests(count)} {words} {'was' if count == 1 else 'were'} refused on arrival"
             )
+    said += all_in_warmup(table)
     said += unsteady(run, table)
     said += _waiting(run)
     said += _preempted(run, table)
@@ -86,10 +87,21 @@ def _requests(count: int) -> str:
     return "request" if count == 1 else "requests"
 
 
+def all_in_warmup(table: Table) -> list[str]:
+    """The warm-up is longer than the arrivals, so nothing is left to measure. One sentence, or none."""
+    if not table.warmup_s or table.measured or not table.arrived.any():
+        return []
+    span = float(table.arrival_s[table.arrived].max() - table.first_s)
+    return [
+        f"nothing was measured: every request arrived within warmup_s = {table.warmup_s:g} s (the last after {span:.4g} s), so "
+        "percentiles, rates and goodput have no value"
+    ]
+
+
 def unsteady(run: Run, table: Table) -> list[str]:
     """No steady state: waiting grows with every quarter of the arrivals. One sentence, or none."""
     waits = np.where(table.finished, table.queue_s, np.nan)
-    if len(waits) < 80 or not table.finished.any():
+    if len(waits) < 80 or not np.isfinite(waits).any():
         return []
     span = float(table.arrival_s[table.arrived].max() - table.first_s)
     service = float(np.nanmean(table.e2e_s - table.queue_s))

@@ -344,7 +344,7 @@ class Replica:
             if seq.state != RUNNING:
                 continue
             seq.computed += size
-            if seq.computed == seq.target:
+            if seq.computed == seq.target and seq not in self.leaving:
                 self.prefilling.remove(seq)
                 self._token_after_prefill(seq, now)
 

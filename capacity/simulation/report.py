@@ -19,6 +19,7 @@ from capacity.simulation.record import ABORTED, FINISHED, REJECTED, UNSEEN
 from capacity.simulation.report_tables import refused_over_time, request_rows
 from capacity.simulation.run import Run
 from capacity.simulation.step_time import TICKS_PER_S
+from capacity.workload import number
 
 CLASSES = (
     (0, 256, "up to 256"),
@@ -37,6 +38,12 @@ class Slo:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s", "e2e_s"):
+            value = getattr(self, name)
+            if value is not None:
+                number(f"slo.{name}", value, 0, 1e9)
 
 
 def spread(values: np.ndarray) -> dict[str, float | None]:
@@ -94,7 +101,10 @@ class Table:
             self.arrived = self.outcome != UNSEEN
         self.first_s = float(self.arrival_s.min()) if self.arrived.any() else 0.0
         first = self.first_s
-        self.kept = self.finished & (self.arrival_s >= first + warmup_s)
+        self.warmup_s = warmup_s
+        late = self.arrived & (self.arrival_s >= first + warmup_s)
+        self.measured = bool(late.any())
+        self.kept = self.finished & late
         nothing = np.full(len(self.outcome), np.nan)
         done = self.finished
         self.ttft_s = np.where(done, self.first_token_s - self.arrival_s, nothing)
@@ -127,7 +137,7 @@ def report(
     last = np.nanmax(table.end_s) if np.isfinite(table.end_s).any() else first
     if run.until_s is not None and (table.arrived & (table.outcome == UNSEEN)).any():
         last = max(float(last), run.until_s)
-    span = float(last) - start
+    span = float(last) - start if table.measured else 0.0
     meters = [engine.meter for engine in run.engines]
     meets = kept & _meets(table, slo)
     output_tokens = int(table.output[kept].sum())
@@ -158,7 +168,7 @@ def report(
         "output_tokens_per_s": output_tokens / span if span > 0 else None,
         "request_rate_rps": int(kept.sum()) / span if span > 0 else None,
         "goodput_rps": int(meets.sum()) / span if span > 0 else None,
-        "goodput_requests": int(meets.sum()),
+        "goodput_requests": int(meets.sum()) if table.measured else None,
         "slo_attainment": float(meets.sum() / kept.sum()) if kept.any() else None,
         "recomputed_tokens": sum(meter.recomputed_tokens for meter in meters),
         "aborted_tokens": {
@@ -194,7 +204,7 @@ def report(
 
 def _status(run: Run, table: Table) -> str:
     """ "ok", or what a script must not take for success: "cancelled", "everything_rejected", "nothing_finished",
-    "cut" (at until_s), "no_steady_state".
+    "nothing_after_warmup", "cut" (at until_s), "no_steady_state".
     """
     if run.cancelled:
         return "cancelled"
@@ -203,6 +213,8 @@ def _status(run: Run, table: Table) -> str:
         return "everything_rejected"
     if not table.finished.any():
         return "nothing_finished"
+    if not table.measured:
+        return "nothing_after_warmup"
     if (table.outcome == UNSEEN).any():
         return "cut"
     return "no_steady_state" if unsteady(run, table) else "ok"

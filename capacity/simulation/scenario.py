@@ -100,7 +100,12 @@ def seen(value: Any) -> str:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):
         return str(value)[:24]
-    return {"dict": "an object", "list": "a list"}.get(type(value).__name__, f"a {type(value).__name__}")
+    kind = {"dict": "object", "list": "list", "tuple": "list"}.get(type(value).__name__)
+    if kind is None:
+        return f"a {type(value).__name__}"
+    if not value:
+        return f"an empty {kind}"
+    return "an object" if kind == "object" else f"a list of {len(value):,}"
 
 
 def refuse_unknown(given: Mapping[str, Any], valid: tuple[str, ...], where: str) -> None:
@@ -138,12 +143,21 @@ def _typed(value: Any, kind: str, where: str) -> Any:
             raise CapacityError(f"{where} is {seen(value)}; expected true or false", field=where)
         return value
     if base in ("int", "float"):
-        return number(value, where, whole=base == "int")
+        return _of_kind(value, where, whole=base == "int")
     if base == "str" or base not in ("tuple", "dict"):
         if not isinstance(value, str):
             raise CapacityError(f"{where} is {seen(value)}; expected a text", field=where)
         return value
     return value
+
+
+def _of_kind(value: Any, where: str, *, whole: bool) -> Any:
+    """A number as it is, an integral one as int where whole; which values are valid is the record's to say."""
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if good and not (whole and math.isfinite(value) and value != int(value)):
+        return int(value) if whole and math.isfinite(value) else value
+    what = "a whole number" if whole else "a number"
+    raise CapacityError(f"{where} is {seen(value)}; expected {what}", field=where)
 
 
 def number(

@@ -155,7 +155,8 @@ def length_of(given: Any, where: str = "length") -> Lengths:
         many = values["values"]
         if not isinstance(many, list | tuple) or not 1 <= len(many) <= 1_000_000:
             raise CapacityError(
-                f"{where}.values is {keys.seen(many)}; expected a list of token counts", field=where
+                f"{where}.values is {keys.seen(many)}; expected a list of 1 to 1,000,000 token counts",
+                field=f"{where}.values",
             )
         drawn = tuple(keys.number(item, f"{where}.values", whole=True, high=MAX_TOKENS) for item in many)
     parts: tuple[Lengths, ...] = ()
@@ -164,7 +165,8 @@ def length_of(given: Any, where: str = "length") -> Lengths:
         many = values["parts"]
         if not isinstance(many, list) or not 1 <= len(many) <= 100:
             raise CapacityError(
-                f"{where}.parts is {keys.seen(many)}; expected a list of distributions", field=where
+                f"{where}.parts is {keys.seen(many)}; expected a list of 1 to 100 distributions",
+                field=f"{where}.parts",
             )
         parts = tuple(length_of(item, f"{where}.parts[{index}]") for index, item in enumerate(many))
         weights = tuple(
@@ -211,7 +213,8 @@ def _classes(given: Any) -> tuple[RequestClass, ...]:
         return ()
     if not isinstance(given, list) or not 1 <= len(given) <= 100:
         raise CapacityError(
-            f"workload.classes is {keys.seen(given)}; expected a list", field="workload.classes"
+            f"workload.classes is {keys.seen(given)}; expected a list of 1 to 100 classes",
+            field="workload.classes",
         )
     found = []
     for index, item in enumerate(given):

@@ -18,6 +18,7 @@ from pages.ui.format import count, first_upper, table_csv
 from pages.ui.link import link
 from pages.ui.page_head import page_head
 from pages.ui.simulate_inputs import Inputs
+from pages.ui.simulate_labels import labelled
 from pages.ui.simulate_runs import Cancelled, Outcome, export, logged_run, name_of, run_again, sweep
 from pages.ui.simulate_throughput import throughput
 
@@ -146,7 +147,7 @@ def details(outcomes: Sequence[Outcome], inputs: Inputs) -> None:
                 try:
                     draw(outcomes, inputs)
                 except CapacityError as error:
-                    st.info(plain(first_upper(str(error))), icon=":material/info:")
+                    st.info(plain(first_upper(labelled(str(error)))), icon=":material/info:")
                 except Cancelled:
                     cancelled()
 

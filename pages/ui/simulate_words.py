@@ -13,6 +13,7 @@ from pages.ui.format import UNKNOWN, count, percent
 from pages.ui.simulate_runs import Outcome
 
 NOTABLE = 0.02
+NO_FIGURES = ("everything_rejected", "nothing_finished", "nothing_after_warmup")
 Severity = Literal["ok", "act", "critical", "information"]
 WAITED = {
     "blocks": "for KV blocks: the head of the line did not fit the pool",
@@ -72,7 +73,9 @@ def loud(answer: dict[str, Any]) -> str | None:
     if requests["finished"] == 0:
         return f"nothing finished: none of {arrived:,} requests got an answer"
     for text in answer["warnings"]:
-        if text.startswith(("no steady state", "fault of the scheduler", "cancelled", "cut at")):
+        if text.startswith(
+            ("nothing was measured", "no steady state", "fault of the scheduler", "cancelled", "cut at")
+        ):
             return str(text)
     return None
 
@@ -106,8 +109,8 @@ def cause(answer: dict[str, Any]) -> str:
 def verdict(outcomes: Sequence[Outcome]) -> Verdict:
     """The banner for one to three runs."""
     problems = [(one, loud(one.answer)) for one in outcomes]
-    dead = [(one, text) for one, text in problems if text and not one.answer["requests"]["finished"]]
-    unsteady = [(one, text) for one, text in problems if text and one.answer["requests"]["finished"]]
+    dead = [(one, text) for one, text in problems if text and one.answer["status"] in NO_FIGURES]
+    unsteady = [(one, text) for one, text in problems if text and one.answer["status"] not in NO_FIGURES]
     causes = " ".join(f"{one.letter}: {cause(one.answer)}." for one in outcomes)
     if dead:
         said = " ".join(f"{one.letter}: {text}." for one, text in dead)
@@ -138,7 +141,7 @@ def _scores(outcomes: Sequence[Outcome]) -> list[float]:
     """
     arrived = {one.answer["requests"]["arrived"] for one in outcomes}
     if len(arrived) == 1:
-        return [float(one.answer["goodput_requests"]) for one in outcomes]
+        return [float(one.answer["goodput_requests"] or 0) for one in outcomes]
     return [one.answer["goodput_rps"] or 0.0 for one in outcomes]
 
 

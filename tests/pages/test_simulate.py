@@ -104,19 +104,23 @@ def test_a_link_opens_the_same_runs() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "sentence"),
     [
-        ("rate", "", "workload.arrival.rate_rps is missing"),
-        ("num_blocks", "-3", "num_blocks is -3; expected a whole number"),
-        ("num_blocks", "many", "num_blocks is 'many'"),
-        ("fixed", "", "step_time is missing"),
+        ("rate", "", "“Requests/s” is missing"),
+        ("rate", "0", "“Requests/s” is 0; expected a number, 1e-09 to 1e+06"),
+        ("rate", "-1", "“Requests/s” is -1; expected a number, 1e-09 to 1e+06"),
+        ("num_blocks", "-3", "“KV blocks” is -3; expected a whole number"),
+        ("num_blocks", "many", "“KV blocks” is 'many'"),
+        ("fixed", "", "“Step time” is missing; give “Fixed per step, ms”, “Prompt token, µs”"),
+        ("fixed", "-5", "“Fixed per step, ms” in seconds is -0.005; expected seconds, 0 or more"),
+        ("output_cv", "900", "“Spread of output tokens” is 900; expected a number, 0 to 100"),
         ("num_requests", "9000000", "this page carries 200,000"),
         ("long_share", "130", "expected a number from 0 to 100"),
-        ("b_first", "two", "max_waiting is 'two'"),
+        ("b_first", "two", "“May wait” is 'two'"),
         ("a_also", "{", "the changes of policy A are no JSON"),
-        ("seed", "1.5", "seed is 1.5; expected a whole number"),
-        ("seed", "nan", "seed is nan; expected a whole number"),
-        ("seed", "inf", "seed is inf; expected a whole number"),
-        ("num_requests", "nan", "num_requests is nan; expected a whole number"),
-        ("num_requests", "1e999", "num_requests is inf; expected a whole number"),
+        ("seed", "1.5", "“Seed” is 1.5; expected a whole number"),
+        ("seed", "nan", "“Seed” is nan; expected a whole number"),
+        ("seed", "inf", "“Seed” is inf; expected a whole number"),
+        ("num_requests", "nan", "“Requests” is nan; expected a whole number"),
+        ("num_requests", "1e999", "“Requests” is inf; expected a whole number"),
     ],
 )
 def test_bad_input_is_a_sentence(key: str, text: str, sentence: str) -> None:
@@ -138,6 +142,16 @@ def test_a_run_that_finishes_nothing_is_loud() -> None:
     found = page(**{**SMALL, "prompt": "9000"})
     assert len(found.error) == 1
     assert "all 10 requests were refused (prompt exceeds pool 10)" in said(found)
+
+
+def test_a_warm_up_longer_than_the_run_is_loud() -> None:
+    found = page(**{**SMALL, "warmup": "60"})
+    assert len(found.error) == 1
+    assert (
+        "A: nothing was measured: every request arrived within warmup_s = 60 s (the last after 2.25 s)"
+        in said(found)
+    )
+    assert figures(found)["Goodput"] == "–"
 
 
 def test_no_steady_state_is_loud() -> None:

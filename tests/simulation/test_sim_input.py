@@ -55,7 +55,7 @@ def poisson(**keys: Any) -> dict[str, Any]:
         ({"step_time": {"fixed_s": 0}}, "step_time is zero in every term"),
         ({"scheduler": {"rules": "vllm-v2"}}, "expected one of vllm-v1, vllm-v0, sglang, static"),
         ({"scheduler": {"watermark": 2}}, "scheduler.watermark is 2"),
-        ({"scheduler": []}, "scheduler is a list; expected an object"),
+        ({"scheduler": []}, "scheduler is an empty list; expected an object"),
         ({"scheduler": {"long_prefill_token_threshold": True}}, "long_prefill_token_threshold is true"),
         ({"preemption_mode": "pause"}, "expected one of recompute, swap, abort"),
         ({"max_num_seqs": 512, "max_num_batched_tokens": 64}, "refuses a token budget below its seats"),
@@ -103,6 +103,46 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
     text = str(caught.value)
     assert message in text
     assert "\n" not in text and text[0].islower()
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1e7, float("nan")])
+def test_a_number_has_one_range_wherever_it_is_checked(value: float) -> None:
+    arrival = {"process": "poisson", "rate_rps": value}
+    with pytest.raises(CapacityError, match="expected a number, 1e-09 to 1e\\+06"):
+        run_simulate({**GOOD, "workload": poisson(arrival=arrival)})
+
+
+@pytest.mark.parametrize(
+    ("key", "what"), [("values", "1,000,000 token counts"), ("parts", "100 distributions")]
+)
+def test_an_empty_list_is_called_one(key: str, what: str) -> None:
+    with pytest.raises(CapacityError) as caught:
+        run_simulate({**GOOD, "workload": poisson(prompt_tokens={key: []})})
+    assert (
+        str(caught.value) == f"workload.prompt_tokens.{key} is an empty list; expected a list of 1 to {what}"
+    )
+    assert caught.value.field == f"workload.prompt_tokens.{key}"
+
+
+def test_a_warm_up_longer_than_the_run_has_no_figures() -> None:
+    # ten arrivals, the last at 2.25 s; a rate of 0 or null without a reason would both mislead
+    arrival = {"process": "constant", "rate_rps": 4}
+    workload = {"arrival": arrival, "prompt_tokens": 20, "output_tokens": 5, "num_requests": 10}
+    answer = run_simulate({**GOOD, "workload": workload, "warmup_s": 2.3})
+    assert answer["status"] == "nothing_after_warmup"
+    assert answer["warnings"][0].startswith(
+        "nothing was measured: every request arrived within warmup_s = 2.3 s"
+    )
+    for name in (
+        "goodput_rps",
+        "goodput_requests",
+        "output_tokens_per_s",
+        "request_rate_rps",
+        "slo_attainment",
+    ):
+        assert answer[name] is None
+    kept = run_simulate({**GOOD, "workload": workload, "warmup_s": 2.2})
+    assert kept["status"] == "ok" and kept["ttft_s"]["count"] == 1
 
 
 @pytest.mark.parametrize("seed", [-1, True, "1", 1.5])
