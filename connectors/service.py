@@ -7,6 +7,7 @@ lifespan or by the first caller. Left out: drawing, verdicts' rules (diagnosis),
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
 import time
@@ -84,9 +85,12 @@ class LiveService:
                 self._start_demo("calm")
             self._apply_targets()
             self.poller.start()
+            # Where no lifespan stops it: DuckDB must not be called while the interpreter goes down.
+            atexit.register(self.stop)
 
     def stop(self) -> None:
         """Stop polling, write what is left, close the file."""
+        atexit.unregister(self.stop)
         with self._lock:
             self.poller.stop()
             if self._demo is not None:

@@ -12,6 +12,7 @@ import pytest
 
 from capacity.telemetry import TargetSnapshot
 from connectors.errors import Unreachable
+from connectors.history import History
 from connectors.poller import Poller, PollTarget
 
 LEFT_RUNNING = """
@@ -27,6 +28,36 @@ poller.pause_s = lambda failures, scrape_s: 0.0
 poller.start()
 time.sleep(0.2)
 """
+
+SERVICE_LEFT_RUNNING = """
+import sys, time
+from connectors.service import LiveService
+
+service = LiveService(history_path=sys.argv[1], interval_s=0.02, demo=True, demo_past_s=10.0)
+service.start()
+while not service.history.rows_written:
+    time.sleep(0.01)
+"""
+
+
+def test_a_service_that_nobody_stopped_closes_its_history(tmp_path: Path) -> None:
+    """DuckDB aborts the process when it is called while the interpreter goes down."""
+    path = tmp_path / "history.duckdb"
+    done = subprocess.run(
+        [sys.executable, "-c", SERVICE_LEFT_RUNNING, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+    history = History(str(path))
+    try:
+        assert history.window(0.0, time.time(), points=10)
+    finally:
+        history.close()
+    assert not path.with_name(path.name + ".wal").exists()
 
 
 @pytest.mark.parametrize("again", range(3))
