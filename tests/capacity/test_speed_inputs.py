@@ -192,7 +192,10 @@ def test_lengths_that_vary_are_said_to_be_taken_at_their_mean():
             "tpot_s is 0.02 s and 0.05 s, both at concurrency 8; expected points of one deployment",
         ),
         ({"tensor_parallel_size": 24}, "To use 24 GPUs anyway set pipeline_parallel_size 24$"),
-        ({"tensor_parallel_size": 96}, "96 GPUs anyway set tensor_parallel_size 32 and data_parallel_size 3$"),
+        (
+            {"tensor_parallel_size": 96},
+            "96 GPUs anyway set tensor_parallel_size 32 and data_parallel_size 3$",
+        ),
         ({"num_gpu_blocks_override": 1}, "the pool has [0-9.]+ MiB"),
     ],
 )
