@@ -108,7 +108,10 @@ class Table:
         nothing = np.full(len(self.outcome), np.nan)
         done = self.finished
         self.ttft_s = np.where(done, self.first_token_s - self.arrival_s, nothing)
-        self.queue_s = np.where(done, self.scheduled_s - self.arrival_s, nothing)
+        wait = np.maximum(
+            self.scheduled_s - self.arrival_s, 0.0
+        )  # ticks round an arrival by up to half a femtosecond
+        self.queue_s = np.where(done, wait, nothing)
         self.e2e_s = np.where(done, self.end_s - self.arrival_s, nothing)
         several = done & (self.output >= 2)
         self.tpot_s = np.divide(
