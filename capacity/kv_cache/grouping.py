@@ -78,11 +78,13 @@ def group_layers(layers: Sequence[LayerCache], rules: KvRules, *, stages: Sequen
 
 def _one_kind(layers: Sequence[LayerCache]) -> bool:
     kinds = set(layers)
-    return len(kinds) == 1 or all(kind.plans_as_full for kind in kinds)
+    return len(kinds) == 1 or (
+        all(kind.plans_as_full for kind in kinds) and len({k.shape for k in kinds}) == 1
+    )
 
 
 def _spec_order(cache: LayerCache) -> tuple[str, int, int, int]:
-    return cache.kind, cache.block_size, cache.page_bytes, cache.window
+    return cache.kind, cache.block_size, cache.heads, cache.window
 
 
 def _group_by_stage(layers: Sequence[LayerCache], rules: KvRules, stages: Sequence[range]) -> Grouping:
@@ -125,13 +127,15 @@ def _group(layers: Sequence[LayerCache], rules: KvRules) -> Grouping:
             f"release {rules.release} refuses layers whose pages differ ({sizes} bytes); it needs 0.11 or newer",
             field="engine_version",
         )
-    if len(kinds) == 1 or (same_rule and len({k.block_size for k in kinds}) == 1):
+    shapes = {kind.shape for kind in kinds}
+    one_group = len(shapes) == 1 or rules.mixed_pages != "no"
+    if len(kinds) == 1 or (same_rule and one_group and len({k.block_size for k in kinds}) == 1):
         return Grouping(
             groups=(Group(cache=kinds[0], layers=tuple(range(len(layers)))),),
             page_bytes=kinds[0].page_bytes,
             uniform=True,
             pages=tuple(layer.page_bytes for layer in layers),
-            whole_pages=len(pages) > 1 and not rules.mixed_pages_by_stage,
+            whole_pages=len(shapes) > 1 and not rules.mixed_pages_by_stage,
         )
     page = max(kind.page_bytes for kind in kinds)
     equal = {kind: _equal_page(kind, page, rules) for kind in kinds}

@@ -18,8 +18,8 @@ class LayerCache:
 
     ``page_bytes``: bytes of one block of ``block_size`` tokens of one layer (for ``state``: the state's bytes,
     padded, whatever the block size). ``window``: sliding window or chunk in tokens. ``natural_bytes``: the page
-    before padding. ``was``: what a layer planned as full attention is where the hybrid manager is on. Equal values
-    mean the same kind: layers of one value may share a group.
+    before padding. ``was``: what a layer planned as full attention is where the hybrid manager is on.
+    ``heads``: KV heads (0 = does not matter). Equal values mean the same kind: layers of one value may share a group.
     """
 
     kind: CacheKind
@@ -28,6 +28,12 @@ class LayerCache:
     window: int = 0
     natural_bytes: int = 0
     was: CacheKind | None = None
+    heads: int = 0
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """What must be equal for the engine to see one cache specification, windows of full layers apart."""
+        return self.kind, self.block_size, self.page_bytes, self.heads
 
     @property
     def plans_as_full(self) -> bool:

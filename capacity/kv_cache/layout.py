@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from capacity.engine import EngineRelease
 from capacity.errors import CapacityError
-from capacity.kv_cache.layer_cache import LayerCache, attention_page_bytes, kv_heads_per_gpu
+from capacity.kv_cache.layer_cache import CacheKind, LayerCache, attention_page_bytes, kv_heads_per_gpu
 from capacity.kv_cache.state import state_bytes
 from capacity.model import Attention, LatentAttention, Layer, Mixer, ModelSpec, RecurrentState
 from capacity.precision import KvFormat
@@ -168,17 +168,19 @@ def _caches(mixer: Mixer, settings: CacheSettings, block: int, state_page: int) 
         return main, LayerCache("indexer", block, block * row)
     if mixer.shares_kv:
         return ()
+    heads = kv_heads_per_gpu(mixer.num_kv_heads, settings.tensor)
     page = attention_page_bytes(
         block_size=block,
-        kv_heads=kv_heads_per_gpu(mixer.num_kv_heads, settings.tensor),
+        kv_heads=heads,
         head_dim=mixer.head_dim,
         v_head_dim=_v_width(mixer, settings),
         elem_bytes=_element_bytes(settings),
         scale_bytes=settings.kv_format.scale_bytes,
     )
     if mixer.kind == "full" or mixer.window is None:
-        return (LayerCache("full", block, page),)
-    local = LayerCache("sliding" if mixer.kind == "sliding" else "chunked", block, page, mixer.window)
+        return (LayerCache("full", block, page, heads=heads),)
+    kind: CacheKind = "sliding" if mixer.kind == "sliding" else "chunked"
+    local = LayerCache(kind, block, page, mixer.window, heads=heads)
     if settings.hybrid_manager and (local.kind == "sliding" or settings.chunked_hybrid):
         return (local,)
     return (replace(local, kind="full", was=local.kind if settings.release.runner == "v1" else None),)

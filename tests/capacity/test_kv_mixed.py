@@ -82,3 +82,14 @@ def test_random_layer_mixes_give_the_engines_plan(row: dict[str, str]) -> None:
             int(row["blocks_per_request"]),
             logged,
         )
+
+
+def test_equal_pages_of_unequal_heads_are_several_kinds() -> None:
+    """2 heads of 256 against 1 of 512 (Gemma-4 at TP 4, hybrid manager off): 0.13 counts all stages on each."""
+    wide, narrow = LayerCache("full", 64, 131072, heads=1), LayerCache("full", 64, 131072, heads=2)
+    layers, stages = [*[narrow] * 5, wide] * 5, (range(10), range(10, 20), range(20, 30))
+    old, new = (group_layers(layers, engine_release(v).kv, stages=stages) for v in ("0.13.0", "0.17.1"))
+    assert [old.bytes_per_block(stage) for stage in stages] == [30 * 131072] * 3
+    assert [new.bytes_per_block(stage) for stage in stages] == [10 * 131072] * 3
+    first = group_layers(layers, engine_release("0.10.2").kv)
+    assert [len(group.layers) for group in first.groups] == [5] * 6
