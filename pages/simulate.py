@@ -18,23 +18,39 @@ def render() -> None:
     """The page."""
     st.set_page_config(page_title="Simulate · Waterline")
     inputs = sidebar()
-    top = st.container()
+    top, bar, body = st.empty(), st.container(), st.empty()
+    before: list[Outcome] | None = st.session_state.get(LAST)
+    drawn: list[bool] = []
+
+    def meanwhile() -> None:
+        """While a run takes its time: the head and the last result, once."""
+        if drawn:
+            return
+        drawn.append(True)
+        with top.container():
+            sections.head(inputs, before, waiting=True)
+        if before:
+            with body.container():
+                sections.answer_block(before, stale=True, waiting=True)
+
     problem: str | None = None
     stopped = False
     found: list[Outcome] = []
     try:
         wanted = scenarios(inputs.base(), inputs.policies)
-        found = [
-            outcome(policy, one, inputs.trace) for policy, one in zip(inputs.policies, wanted, strict=True)
-        ]
+        with bar:
+            found = [
+                outcome(policy, one, inputs.trace, meanwhile=meanwhile)
+                for policy, one in zip(inputs.policies, wanted, strict=True)
+            ]
     except CapacityError as error:
         problem, found = labelled(str(error)), []
     except Cancelled:
         stopped, found = True, []
     if found:
         st.session_state[LAST] = found
-    shown: list[Outcome] | None = found or st.session_state.get(LAST)
-    with top:
+    shown: list[Outcome] | None = found or before
+    with top.container():
         sections.head(inputs, shown)
         note = st.session_state.pop(NOTE, None) or problem
         if note:
@@ -42,13 +58,15 @@ def render() -> None:
         if stopped:
             sections.cancelled()
     if not shown:
+        body.empty()
         if problem:
             st.info(
                 "Correct the input in the sidebar, or start from an example there.",
                 icon=":material/arrow_back:",
             )
         return
-    sections.answer_block(shown, stale=not found)
+    with body.container():
+        sections.answer_block(shown, stale=not found)
     sections.details(shown, inputs)
 
 

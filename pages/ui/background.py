@@ -69,12 +69,13 @@ def carry_out(
     *,
     said: Callable[[float], str],
     on_cancel: Callable[[], Any] | None = None,
+    meanwhile: Callable[[], Any] | None = None,
 ) -> Task[T]:
     """The visitor's task of this name once it has ended: joined when it runs already, else started.
 
     A slot holds one task: one of another name is stopped. Beyond half a second there is a bar, with what ``said`` makes of
     the share done, and a cancel button, which stops what the slot holds when the click arrives. A task that was cancelled
-    stays in its slot until ``forget``.
+    stays in its slot until ``forget``. ``meanwhile`` draws, once there is a bar, what stands beside it.
     """
     state: Any = st.session_state
     key = f"background_{slot}"
@@ -100,6 +101,8 @@ def carry_out(
             # One script may watch several tasks in turn; each has a button of its own.
             number = hashlib.sha256(name.encode()).hexdigest()[:12]
             st.button("Cancel", key=f"{slot}_cancel_{number}", on_click=cancel, width="content")
+        if meanwhile is not None:
+            meanwhile()
         while task.alive:
             bar.progress(task.share, text=said(task.share))
             task.watch(TOLD_EVERY_S)

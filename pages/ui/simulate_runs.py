@@ -56,10 +56,11 @@ def carried_out(
     work: Callable[[Callable[[float], bool]], T],
     *,
     of: str = "of the requests are through",
+    meanwhile: Callable[[], None] | None = None,
 ) -> T:
     """The work's result, kept under ``name``. Beyond half a second there is a bar with a cancel button.
 
-    Raises Cancelled when the visitor stopped it, and what the work raises.
+    ``meanwhile`` then draws what stands beside it. Raises Cancelled when the visitor stopped it, and what the work raises.
     """
     state: Any = st.session_state
     kept: dict[str, Any] = state.setdefault(KEPT, {})
@@ -76,6 +77,7 @@ def carried_out(
         work,
         said=lambda share: f"{label}, {share:.0%} {of}",
         on_cancel=lambda: state.update({CANCELLED: NEXT}),
+        meanwhile=meanwhile,
     )
     if task.stopped:
         raise Cancelled
@@ -131,7 +133,13 @@ def size_of(scenario: Mapping[str, Any], trace: str | None) -> int:
     return int(count)
 
 
-def outcome(policy: Policy, scenario: dict[str, Any], trace: str | None) -> Outcome:
+def outcome(
+    policy: Policy,
+    scenario: dict[str, Any],
+    trace: str | None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+) -> Outcome:
     """The run of one policy. Raises CapacityError, Cancelled."""
     count = size_of(scenario, trace)
     asked = {**scenario, "timeline": True, "requests_detail": True, "events": 0 < count <= SMALL}
@@ -141,7 +149,8 @@ def outcome(policy: Policy, scenario: dict[str, Any], trace: str | None) -> Outc
 
     name = name_of("run", scenario, trace)
     label = f"Simulating {policy.letter.upper()}, {count:,} requests"
-    return Outcome(policy=policy, scenario=scenario, answer=carried_out(name, label, work))
+    answer = carried_out(name, label, work, meanwhile=meanwhile)
+    return Outcome(policy=policy, scenario=scenario, answer=answer)
 
 
 def sweep(policy: Policy, scenario: dict[str, Any], trace: str | None) -> list[SweepPoint]:

@@ -60,10 +60,10 @@ def plain(text: str) -> str:
     return text
 
 
-def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
-    """Title, question, and at the top right share, download, help."""
+def head(inputs: Inputs, outcomes: Sequence[Outcome] | None, *, waiting: bool = False) -> None:
+    """Title, question, and at the top right share, download, help. ``waiting``: drawn once more when a run has ended."""
     question = "What does this traffic do to the block pool, and which policy serves it best?"
-    with page_head("Simulate", question, key="sim_head"):
+    with page_head("Simulate", question, key="sim_head_waiting" if waiting else "sim_head"):
         with st.popover("Share", icon=":material/share:"):
             st.markdown("This link opens the same runs: every input, seed included.")
             st.code(link(st.context.url or "", inputs.link_values()), language=None, wrap_lines=True)
@@ -73,14 +73,14 @@ def head(inputs: Inputs, outcomes: Sequence[Outcome] | None) -> None:
                     icon=":material/warning:",
                 )
         with st.popover("Download", icon=":material/download:"):
-            _downloads(outcomes)
+            _downloads(outcomes, waiting=waiting)
         with st.popover("Help", icon=":material/help:"):
             st.markdown(HELP)
 
 
-def _downloads(outcomes: Sequence[Outcome] | None) -> None:
-    if not outcomes:
-        st.caption("There is no run to download yet.")
+def _downloads(outcomes: Sequence[Outcome] | None, *, waiting: bool) -> None:
+    if waiting or not outcomes:
+        st.caption("A run is under way." if waiting else "There is no run to download yet.")
         return
     _download("JSON: scenarios and results", lambda: json.dumps(export(outcomes), indent=1), "waterline-simulation.json",
               "application/json")  # fmt: skip
@@ -104,8 +104,8 @@ def problem(sentence: str, *, stale: bool) -> None:
     st.error(f"**Check the input.** {plain(first_upper(sentence))}{tail}", icon=":material/error:")
 
 
-def answer_block(outcomes: Sequence[Outcome], *, stale: bool) -> None:
-    """The banner, five figures, the four panels."""
+def answer_block(outcomes: Sequence[Outcome], *, stale: bool, waiting: bool = False) -> None:
+    """The banner, five figures, the four panels. ``waiting``: drawn once more when a run has ended."""
     found = words.verdict(outcomes)
     text = f"**{plain(found.answer)}** {plain(first_upper(found.cause)) if found.cause else ''}"
     if stale:
@@ -115,7 +115,7 @@ def answer_block(outcomes: Sequence[Outcome], *, stale: bool) -> None:
         show, icon = BANNERS[found.severity]
         show(text, icon=icon)
     _figures(outcomes)
-    _chart(charts.timeline(outcomes, ink=ink(), dark=dark()), "timeline")
+    _chart(charts.timeline(outcomes, ink=ink(), dark=dark()), "timeline", waiting=waiting)
 
 
 def _figures(outcomes: Sequence[Outcome]) -> None:
@@ -159,14 +159,15 @@ def cancelled() -> None:
     bar.button("Run again", key="sim_again", on_click=run_again)
 
 
-def _chart(chart: Chart, key: str) -> None:
+def _chart(chart: Chart, key: str, *, waiting: bool = False) -> None:
     left, right = st.columns([12, 1], vertical_alignment="center", wrap=False)
     left.markdown(f"**{plain(chart.title)}**")
-    with right, st.container(horizontal=True, horizontal_alignment="right"):
-        _download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", small=True)
+    if not waiting:
+        with right, st.container(horizontal=True, horizontal_alignment="right"):
+            _download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", small=True)
     st.plotly_chart(
         chart.figure,
-        key=f"sim_chart_{key}",
+        key=f"sim_waiting_{key}" if waiting else f"sim_chart_{key}",
         config={"displayModeBar": False, "responsive": True},
         alt=chart.alt,
     )

@@ -41,13 +41,25 @@ def test_a_long_run_is_cancelled_each_time(page: Page, app_url: str) -> None:
     field = page.locator(".st-key-sim_num_requests input")
     field.fill("200000")
     field.press("Enter")
+    cancel = page.get_by_role("button", name="Cancel")
+    expect(cancel).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role(
+        "link", name="Compare"
+    ).click()  # away in mid-run and back: the last result beside the bar
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("link", name="Simulate").click()
+    expect(cancel).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("Last run")).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator(".st-key-sim_waiting_timeline svg.main-svg").first).to_be_visible(timeout=WAIT_MS)
     stopped = page.get_by_text("The run was stopped before its end")
     for again in (True, True, False):
-        page.get_by_role("button", name="Cancel").click(timeout=WAIT_MS)
+        cancel.click(timeout=WAIT_MS)
         expect(stopped).to_be_visible(timeout=WAIT_MS)
         if again:
             page.get_by_role("button", name="Run again").click()
     expect(page.get_by_text("Last run")).to_be_visible()
+    if not field.is_visible():
+        page.locator(".st-key-sim_fold_workload summary").click()
     field.fill("10")
     field.press("Enter")
     expect(stopped).to_have_count(0, timeout=WAIT_MS)
