@@ -3,7 +3,9 @@
 ``python -m benchmarks.bench_live_page [--sessions 10] [--seconds 40]``. Starts a server with the demonstration
 pool of its own, opens sessions over the real websocket (the browser's protocol without the browser's drawing) and
 measures the server's CPU, each refresh until the script has finished, and the scrapes per target. Bars: 50 % of one
-core, p95 0.4 s, one scrape per interval. Left out: drawing in the browser.
+core, p95 0.4 s, one scrape per interval. Then one Chromium watches an engine that counts its scrapes: the time from
+a scrape to its number on the page, which is drawing, half a refresh on average, and the poller. ``--changes 0``
+leaves that out.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -33,6 +37,27 @@ ROOT = Path(__file__).parents[1]
 CPU_BAR, P95_BAR_S, SCRAPE_SLACK = 0.50, 0.4, 1.05
 POLL_S = 2.0
 SETTLE_S = 8.0
+
+
+CHROMIUM = "/usr/bin/chromium"
+PAYLOAD = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{model_name="m",engine="0"}} {number}
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{model_name="m",engine="0"}} 0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{{model_name="m",engine="0"}} 0.1
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{{model_name="m",engine="0"}} {tokens}
+"""
+WATCH = """() => {
+    window.__seen = [];
+    const value = () => document.querySelectorAll('[data-testid="stMetricValue"]')[1].innerText.trim();
+    let last = value();
+    new MutationObserver(() => {
+        const now = value();
+        if (now !== last) { last = now; window.__seen.push([now, Date.now()]); }
+    }).observe(document.body, {subtree: true, childList: true, characterData: true});
+}"""
 
 
 @dataclass(slots=True)
@@ -104,14 +129,15 @@ def cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def server() -> Iterator[tuple[int, int]]:
-    """(pid, port) of the app with its demonstration pool."""
+def server(targets: str = "") -> Iterator[tuple[int, int]]:
+    """(pid, port) of the app with its demonstration pool, or with ``targets`` ("name=url")."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     with tempfile.TemporaryDirectory() as home:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("WATERLINE_")}
         environ |= {"HOME": home, "WATERLINE_HISTORY": f"{home}/history.duckdb"}
+        environ |= {"WATERLINE_TARGETS": targets} if targets else {}
         process = subprocess.Popen(
             [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)],
             cwd=ROOT,
@@ -162,11 +188,57 @@ async def measured(pid: int, port: int, sessions: Sequence[Session], seconds: fl
     return share, max(after[name] - before[name] - 1 for name in after) / (took / POLL_S)
 
 
+@contextmanager
+def counting_engine() -> Iterator[tuple[int, dict[int, float]]]:
+    """(port, number of the scrape -> when it was answered) of an engine that reports that number as running."""
+    answered: dict[int, float] = {}
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = len(answered) + 1
+            body = PAYLOAD.format(number=number, tokens=number * 1000).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            answered[number] = time.time()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as engine:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        yield engine.server_address[1], answered
+        engine.shutdown()
+
+
+def seen_after(changes: int) -> list[float]:
+    """Seconds from a scrape to its number on the page in Chromium, for ``changes`` scrapes."""
+    from playwright.sync_api import sync_playwright
+
+    with (
+        counting_engine() as (engine, answered),
+        server(f"engine=http://127.0.0.1:{engine}/metrics") as (_, port),
+        sync_playwright() as play,
+    ):
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        tab = chromium.new_page(viewport={"width": 1440, "height": 900})
+        tab.goto(f"http://127.0.0.1:{port}/live")
+        tab.wait_for_selector('[data-testid="stMetricValue"]', timeout=60_000)
+        tab.evaluate(WATCH)
+        tab.wait_for_function("n => window.__seen.length > n", arg=changes, timeout=(changes + 5) * 6_000)
+        seen: list[tuple[str, float]] = tab.evaluate("window.__seen")
+        chromium.close()
+    return [at_ms / 1000 - answered[int(text)] for text, at_ms in seen if text.isdigit()]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; 1 when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--changes", type=int, default=8 if Path(CHROMIUM).exists() else 0)
     args = parser.parse_args(argv)
     with server() as (pid, port):
         time.sleep(SETTLE_S)
@@ -190,6 +262,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for text in failures[:3]:
         print(f"failed: {text}")
+    if args.changes:
+        took = sorted(seen_after(args.changes))
+        print("\n| scrapes seen in Chromium | from scrape to page p50 s | longest s |\n|---|---|---|")
+        print(f"| {len(took)} | {median(took):.2f} | {took[-1]:.2f} |")
     return 0 if good else 1
 
 

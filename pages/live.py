@@ -24,6 +24,7 @@ from pages.ui import live_table, live_why
 from pages.ui.fault import guarded
 from pages.ui.live_controls import controls, empty
 from pages.ui.live_head import Shown, head
+from pages.ui.live_names import named
 from pages.ui.live_window import POINTS, frozen_until, opened, utc, window_name, window_seconds, zone
 
 REFRESH_S = 2.0
@@ -40,7 +41,7 @@ def shown(service: LiveService, saved: SavedWindow | None) -> Shown:
     selector = selectors.pop() if len(selectors) == 1 else None
 
     def view() -> LiveView:
-        return service.view() if until_s is None else service.view_at(until_s)
+        return named(service.view() if until_s is None else service.view_at(until_s))
 
     def incident() -> bytes:
         end_s = until_s or time.time()
@@ -122,7 +123,7 @@ def standing_still(service: LiveService, saved: SavedWindow | None) -> bool:
     if st.button("Back to live", key="live_back", icon=":material/play_arrow:"):
         del st.query_params["live_until"]
         st.rerun()
-    moment = service.shared(("moment", until_s), lambda: moment_of(service.view_at(until_s)))
+    moment = service.shared(("moment", until_s), lambda: moment_of(named(service.view_at(until_s))))
     frozen.panel(found, frame, source="From a link.", moment=moment)
     return True
 
@@ -147,7 +148,7 @@ def panel(service: LiveService) -> None:
     seconds = window_seconds()
     paused = bool(st.session_state.get("live_pause"))
     held = st.session_state.get("live_held") if paused else None
-    view, end_s = held or (service.view(), time.time())
+    view, end_s = held or (named(service.view()), time.time())
     st.session_state.live_held = (view, end_s)
     focus = sections.focused(view)
     series, latencies = read_lines(service, seconds, focus, view, end_s)

@@ -11,6 +11,7 @@ from connectors.demo.incidents import incidents
 from connectors.errors import ConnectorError
 from connectors.service import LiveService
 from pages.ui.live_window import FIRST, WINDOWS
+from pages.ui.live_words import plain
 
 TOML = """[[targets]]
 name = "pool-a"
@@ -55,7 +56,8 @@ def _demo(service: LiveService) -> None:
             st.session_state.live_incident = service.demo.incident_name
         st.selectbox("Incident", names, key="live_incident", on_change=lambda: _switch(service))
         what = incidents()[service.demo.incident_name].what
-        st.caption(f"{what[:1].upper()}{what[1:]}. Everybody who watches sees it.")
+        said = what if "_" in what.partition(" ")[0] else f"{what[:1].upper()}{what[1:]}"
+        st.caption(f"{plain(said)}. Everybody who watches sees it.")
         if st.button("Stop the demonstration", key="live_demo_stop"):
             service.set_demo(on=False)
             st.rerun()

@@ -107,10 +107,10 @@ def _fullest(view: LiveView) -> Figure:
 
 def _spread(value: Value) -> str | None:
     """Who is missing from a total, or the least and the most of one replica."""
-    parts = value.by_engine or {}
-    if value.number is not None and (missing := [name for name, v in parts.items() if v is None]):
-        return f"without {_who(missing)}"
-    each = [v for v in parts.values() if v is not None]
+    reason = (value.reason or "").partition(";")[0]
+    if value.number is not None and reason.startswith("without "):
+        return f"without {_who(reason.removeprefix('without ').split(', '))}"
+    each = [v for v in (value.by_engine or {}).values() if v is not None]
     if len(each) < 2:
         return None
     low, high = fmt.count(min(each)), fmt.count(max(each))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import streamlit as st
@@ -17,6 +18,7 @@ from pages.ui import live_table
 from pages.ui.live_words import plain
 
 HEIGHT, TALL = 210, 250
+SLOW_S = 1.0
 ALERTS = {"ok": st.success, "info": st.info, "warning": st.warning, "critical": st.error}
 
 
@@ -70,7 +72,7 @@ def who(found: Verdict, engines: Sequence[tuple[str, Verdict]]) -> str | None:
     if found.severity.value == "ok":
         return None
     same = [name for name, one in engines if one.name == found.name]
-    if not same or any(name in found.summary for name in same):
+    if not same or any(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.%])", found.summary) for name in same):
         return None
     if len(same) == len(engines) > 1:
         return f"all {len(same)} replicas"
@@ -80,7 +82,13 @@ def who(found: Verdict, engines: Sequence[tuple[str, Verdict]]) -> str | None:
 def _age(view: LiveView) -> str:
     ages = [e.age_s for e in view.engines if e.age_s is not None and e.signals is not None]
     when = f"Scraped {fmt.duration(max(ages))} ago" if ages else "Nothing answers"
-    return f"{when}; {view.answering} of {len(view.targets)} targets answer."
+    slow = [
+        f"{t.name} only after {fmt.seconds(t.scrape_s)}"
+        for t in view.targets
+        if t.state != "down" and (t.scrape_s or 0.0) >= SLOW_S
+    ]
+    said = f", {plain(fmt.listing(slow))}" if slow else ""
+    return f"{when}; {view.answering} of {len(view.targets)} targets answer{said}."
 
 
 def waterline(

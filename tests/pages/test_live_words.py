@@ -16,7 +16,9 @@ from connectors.live_view import EngineView, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_figures, live_head, live_table, live_why
 from pages.ui import live_format as fmt
+from pages.ui.live_names import named
 from pages.ui.live_runbook import advice
+from pages.ui.live_sections import who
 from pages.ui.live_words import plain
 
 KNOWN: dict[str, Any] = {
@@ -134,9 +136,29 @@ def test_a_replica_that_stands_still_has_no_time_to_full() -> None:
 def test_a_total_says_which_replica_is_missing() -> None:
     found = view(engine("a"), running=12.0)
     assert found.pool is not None
-    parts = Value(value=12.0, state=State.PARTIAL, by_engine={"a": 12.0, "b": None})
+    parts = Value(value=12.0, state=State.PARTIAL, reason="without b, c; gone", by_engine={"a": 12.0})
     pool = Signals(values=dict(found.pool.values) | {"running": parts}, seconds=60.0)
-    assert figure(replace(found, pool=pool), "Running").note == "without b"
+    assert figure(replace(found, pool=pool), "Running").note == "without b and 1 more"
+
+
+def test_one_target_is_called_by_its_name_and_not_by_its_engines_number() -> None:
+    alone = replace(engine("0", FULL, kv_usage=0.99), target="gpu-a")
+    found = named(view(alone))
+    assert [e.name for e in found.engines] == ["gpu-a"]
+    assert figure(found, "Fullest replica").note == "gpu-a" and figure(found, "Time to full").note == "gpu-a"
+    two = named(view(alone, replace(engine("1"), target="gpu-a", engine="1")))
+    assert [e.name for e in two.engines] == ["gpu-a/0", "gpu-a/1"]
+    same = view(engine("a"), engine("b"))
+    assert named(same) is same
+
+
+def test_the_banner_names_replicas_that_the_verdict_does_not() -> None:
+    full = verdict(FULL[0], FULL[1], Confidence.HIGH, FULL[2])
+    fine = verdict(*HEALTHY[:2], Confidence.HIGH, HEALTHY[2])
+    assert who(full, [("0", full), ("1", full)]) == "all 2 replicas"
+    assert who(full, [("0", full), ("1", fine)]) == "0"
+    told = replace(full, summary=f"{full.summary}: 1 of 2 engines (b)")
+    assert who(told, [("a", fine), ("b", full)]) is None and who(fine, [("a", fine)]) is None
 
 
 def test_numbers_of_the_table_sort_and_unknown_is_missing() -> None:
