@@ -31,7 +31,7 @@ def segments(answer: dict[str, Any]) -> list[dict[str, Any]]:
         if arrival is None or end is None:
             continue
         started, first = one["scheduled_s"], one["first_token_s"]
-        edges = [arrival, min(started or end, end), min(first or end, end), end]
+        edges = [arrival, *(end if at is None else min(at, end) for at in (started, first)), end]
         for part, low, high in zip(("queue", "prefill", "decode"), edges, edges[1:], strict=False):
             if high > low:
                 rows.append({"request": one["request"], "part": part, "from_s": low, "to_s": high})

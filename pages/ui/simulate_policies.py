@@ -5,7 +5,7 @@ A policy is a change to the scenario. Source of gates and keys: docs/simulation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,8 @@ class Policy:
 
         >>> Policy(letter="b", gate="block_gate").name
         'Block gate 0.15'
+        >>> Policy(letter="b", gate="none", also='{"fleet": {"router": "least_loaded"}}').name
+        'No gate, router least loaded'
         """
         gate = GATES.get(self.gate)
         words = "As in the scenario" if gate is None else gate.label
@@ -97,7 +99,17 @@ class Policy:
             words += " " + " / ".join(
                 text or s.default for s, text in zip(gate.settings, self._texts(), strict=False)
             )
-        return f"{words}, changed" if self.also.strip() else words
+        return f"{words}, {self._changed()}" if self.also.strip() else words
+
+    def _changed(self) -> str:
+        """What else it changes, in at most two keys."""
+        try:
+            leaves = list(_leaves(further(self.also, "changes")))
+        except CapacityError:
+            leaves = []
+        if not 1 <= len(leaves) <= 2 or any(len(text) > 24 for _, text in leaves):
+            return "changed"
+        return ", ".join(f"{key} {text}".replace("_", " ") for key, text in leaves)
 
     @property
     def title(self) -> str:
@@ -124,6 +136,17 @@ class Policy:
 
     def texts(self) -> dict[str, str]:
         return {"gate": self.gate, "first": self.first, "second": self.second, "also": self.also}
+
+
+def _leaves(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The last key and the value of everything that a change sets."""
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        elif isinstance(value, bool):
+            yield key, "on" if value else "off"
+        else:
+            yield key, str(value)
 
 
 def scenarios(base: Mapping[str, Any], policies: tuple[Policy, ...]) -> list[dict[str, Any]]:

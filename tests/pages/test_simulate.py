@@ -154,6 +154,16 @@ def test_a_warm_up_longer_than_the_run_is_loud() -> None:
     assert figures(found)["Goodput"] == "–"
 
 
+def test_a_request_that_starts_at_zero_is_computed_from_there() -> None:
+    # the first request is scheduled at 0.0 and has its first token after one step of 0.1 s: prefill, no queue
+    one = outcomes(starts()[0])[0]
+    parts = [row for row in simulate_pictures.segments(one.answer) if row["request"] == 0]
+    assert [(row["part"], round(row["from_s"], 6), round(row["to_s"], 6)) for row in parts] == [
+        ("prefill", 0.0, 0.1),
+        ("decode", 0.1, 5.0),
+    ]
+
+
 def test_no_steady_state_is_loud() -> None:
     found = page(**{**SMALL, "num_requests": "400", "rate": "8", "b_gate": "none"})
     assert len(found.warning) == 1
