@@ -63,8 +63,11 @@ def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, s
         return replace(
             found, summary=f"{found.summary}; {text}", evidence=(*found.evidence, Evidence(text=text))
         )
-    worst = max(every.values(), key=_rank)
+    first = max(every, key=lambda name: _rank(every[name]))
+    worst = every[first]
     same = [name for name, v in every.items() if v.name == worst.name]
+    if worst.name == "down" and len({every[name].summary for name in same}) > 1:
+        worst = replace(worst, summary="down: no metrics, for different reasons")
     severity = worst.severity
     if worst.name == "down" and len(same) < len(every):
         others = max((v.severity for n, v in every.items() if n not in same), key=SEVERITIES.index)
@@ -72,11 +75,17 @@ def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, s
     whole = len(same) == len(every)
     who = f"all {len(every)} engines" if whole else f"{len(same)} of {len(every)} engines ({_some(same)})"
     lines = [Evidence(text=f"{who}: {worst.summary}")]
-    lines += worst.evidence if not down else [*_down_lines(down), *worst.evidence]
+    own = worst.evidence if worst.name == "down" else tuple(_of(first, one) for one in worst.evidence)
+    lines += own if not down else [*_down_lines(down), *own]
     return replace(
         worst, severity=severity, summary=f"{worst.summary}: {who}" if not whole else worst.summary,
         evidence=tuple(lines),
     )  # fmt: skip
+
+
+def _of(name: str, one: Evidence) -> Evidence:
+    """An engine's own evidence with its name, since it stands under the pool's verdict."""
+    return replace(one, text=f"{name}: {one.text}")
 
 
 def _rank(one: Verdict) -> tuple[int, int]:
