@@ -57,15 +57,21 @@ class Pool:
 def build_pool(grouping: Grouping, layers: Sequence[LayerCache], inputs: PoolInputs, rules: KvRules) -> Pool:
     """The pool of one engine: the stage with the fewest blocks sets it.
 
-    Raises CapacityError where the inputs cannot make a pool at all (no bytes for one block).
+    Raises CapacityError where a stage has no layer with a cache: the engine fails on it.
     """
     per_stage = [
         (max(0, available) // stage_bytes, stage_bytes, index)
         for index, (available, stage) in enumerate(zip(inputs.available_bytes, inputs.stages, strict=True))
         if (stage_bytes := grouping.bytes_per_block(stage)) > 0
     ]
-    if not per_stage:
-        raise CapacityError("no pipeline stage holds a layer with a cache", field="pipeline_parallel_size")
+    if len(per_stage) < len(inputs.stages):
+        filled = {index for _, _, index in per_stage}
+        empty = next(index for index in range(len(inputs.stages)) if index not in filled)
+        raise CapacityError(
+            f"pipeline stage {empty + 1} of {len(inputs.stages)} holds no layer with a cache of its own, so the engine does "
+            "not start; expected fewer stages or another pipeline_layer_split",
+            field="pipeline_parallel_size",
+        )
     num_blocks, bytes_per_block, stage = min(per_stage)
     widest = max(size for _, size, _ in per_stage)
     if inputs.num_gpu_blocks_override is not None:

@@ -151,3 +151,16 @@ def test_a_window_longer_than_the_request_takes_one_block_more(model: str) -> No
     """vLLM builds SlidingWindowSpec(262144) for these models, though requests end at 131,072 tokens."""
     found = planned(model=model, max_model_len=131072, engine_version="0.32.0")
     assert found.pool is not None and found.pool.blocks_per_max_request == 131072 // 16 + 1
+
+
+def test_a_stage_without_a_cache_of_its_own_does_not_start() -> None:
+    """Gemma-3n: the last 15 of 35 layers read the caches of earlier ones."""
+    gemma = {
+        "model_type": "gemma3n_text", "hidden_size": 2048, "num_hidden_layers": 35, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 256, "intermediate_size": 16384, "vocab_size": 262400,
+        "sliding_window": 512, "num_kv_shared_layers": 15, "max_position_embeddings": 32768,
+        "hidden_size_per_layer_input": 256,
+    }  # fmt: skip
+    with pytest.raises(CapacityError, match="pipeline stage 3 of 3 holds no layer with a cache of its own"):
+        planned(model_config=gemma, pipeline_parallel_size=3)
+    assert planned(model_config=gemma, pipeline_parallel_size=3, pipeline_layer_split=[8, 8, 19]).pool
