@@ -186,15 +186,13 @@ def _finish(option: Option, frame: Frame, *, words: bool = False) -> Option:
 
 
 def engine_name(key: EngineKey, keys: Sequence[EngineKey]) -> str:
-    """The target's name, with the engine label where a target has several; the label alone for one target.
+    """The target's name, with the engine's number where a target has several.
 
     >>> engine_name(("a", "0"), [("a", "0"), ("b", "0")]), engine_name(("a", "1"), [("a", "0"), ("a", "1")])
-    ('a', '1')
+    ('a', 'a/1')
     """
     target = key[0].removeprefix("http://").removeprefix("https://").removesuffix("/metrics")
-    if sum(k[0] == key[0] for k in keys) == 1:
-        return target
-    return key[1] if len({k[0] for k in keys}) == 1 else f"{target} #{key[1]}"
+    return target if sum(k[0] == key[0] for k in keys) == 1 else f"{target}/{key[1]}"
 
 
 def last_known(line: Line) -> float | None:
@@ -323,7 +321,14 @@ def message(title: str, frame: Frame, text: str) -> Option:
         "type": "text",
         "left": "center",
         "top": "middle",
-        "style": {"text": text, "fill": GREY, "fontSize": 13, "width": 420, "overflow": "break"},
+        "style": {
+            "text": text,
+            "fill": GREY,
+            "fontSize": 13,
+            "lineHeight": 18,
+            "width": 380,
+            "overflow": "break",
+        },
     }
     return option
 

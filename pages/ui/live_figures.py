@@ -109,7 +109,8 @@ def _spread(value: Value) -> str | None:
     """Who is missing from a total, or the least and the most of one replica."""
     reason = (value.reason or "").partition(";")[0]
     if value.number is not None and reason.startswith("without "):
-        return f"without {_who(reason.removeprefix('without ').split(', '))}"
+        missing = reason.removeprefix("without ").split(", ")
+        return f"without {fmt.short(missing[0], 14) if len(missing) == 1 else f'{len(missing)} replicas'}"
     each = [v for v in (value.by_engine or {}).values() if v is not None]
     if len(each) < 2:
         return None

@@ -10,6 +10,7 @@ from capacity.telemetry import Signals
 from capacity.verdicts import SEVERITIES
 from connectors.live_view import EngineView, LiveView
 from pages.ui import live_format as fmt
+from pages.ui.live_why import unknown_cells
 
 ICONS = {"ok": "●", "info": "○", "warning": "▲", "critical": "■"}
 COLUMNS = (
@@ -96,6 +97,7 @@ def full(view: LiveView) -> pd.DataFrame:
                 "scrape_age_s": None if engine.age_s is None else round(engine.age_s, 1),
                 "demo": engine.demo,
                 "why": engine.verdict.summary,
+                "not_known": unknown_cells(engine),
             }
         )
     return pd.DataFrame(rows)

@@ -67,9 +67,7 @@ def list_of(view: LiveView) -> None:
     if not found:
         return
     more = len(found) - LISTED
-    shown = found[:LISTED] + (
-        [f":gray[{more} more below, under Why, and in the replicas' CSV]"] if more > 0 else []
-    )
+    shown = found[:LISTED] + ([f":gray[{more} more in the replicas' CSV]"] if more > 0 else [])
     st.markdown("  \n".join(shown))
 
 

@@ -138,7 +138,7 @@ def test_a_total_says_which_replica_is_missing() -> None:
     assert found.pool is not None
     parts = Value(value=12.0, state=State.PARTIAL, reason="without b, c; gone", by_engine={"a": 12.0})
     pool = Signals(values=dict(found.pool.values) | {"running": parts}, seconds=60.0)
-    assert figure(replace(found, pool=pool), "Running").note == "without b and 1 more"
+    assert figure(replace(found, pool=pool), "Running").note == "without 2 replicas"
 
 
 def test_one_target_is_called_by_its_name_and_not_by_its_engines_number() -> None:
@@ -179,6 +179,7 @@ def test_rows_stay_where_they_were_clicked() -> None:
 def test_the_replicas_file_has_the_reason() -> None:
     data = live_table.full(view(engine("b", FULL, kv_usage=0.99)))
     assert data["why"].tolist() == [FULL[2]] and data["ttft_s_p99"].tolist() == [0.5]
+    assert data["not_known"].tolist() == [None]
     assert data["kv_usage"].tolist() == [0.99] and data["demo"].tolist() == [False]
 
 
