@@ -17,7 +17,7 @@ from capacity.errors import CapacityError
 from pages.ui import inputs as plan_inputs
 from pages.ui.link import pack, unpack
 from pages.ui.simulate_fields import FIELDS, POOLS, Field, from_scenario, merged, to_scenario
-from pages.ui.simulate_policies import GATES, LETTERS, Policy
+from pages.ui.simulate_policies import GATES, LETTERS, Policy, policy_of
 from pages.ui.simulate_presets import Start, starts
 
 PREFIX = "sim_"
@@ -332,7 +332,7 @@ def put_file(found: Any) -> str | None:
     policies = []
     for letter, one in zip(LETTERS, scenarios, strict=False):
         change = {key: value for key, value in one.items() if base.get(key) != value}
-        policies.append(Policy(letter=letter, also=json.dumps(change) if change else ""))
+        policies.append(policy_of(letter, change))
     put(from_scenario(base), tuple(policies), pool=POOLS[0])
     return None
 

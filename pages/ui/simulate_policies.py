@@ -5,6 +5,7 @@ A policy is a change to the scenario. Source of gates and keys: docs/simulation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -136,6 +137,38 @@ class Policy:
 
     def texts(self) -> dict[str, str]:
         return {"gate": self.gate, "first": self.first, "second": self.second, "also": self.also}
+
+
+def policy_of(letter: str, change: Mapping[str, Any]) -> Policy:
+    """A change to the scenario as widgets: its gate where one of the page's own does the same, the rest as JSON.
+
+    >>> policy_of("c", {"admission": [{"policy": "block_gate", "min_free_fraction": 0.2}], "seed": 3})
+    Policy(letter='c', gate='block_gate', first='0.2', second='', also='{"seed": 3}')
+    >>> policy_of("a", {"admission": []}).name
+    'No gate'
+    """
+    rest = dict(change)
+    gate, texts = _gate_of(rest.get("admission"))
+    if gate:
+        rest.pop("admission")
+    return Policy(
+        letter=letter, gate=gate, first=texts[0], second=texts[1], also=json.dumps(rest) if rest else ""
+    )
+
+
+def _gate_of(admission: Any) -> tuple[str, tuple[str, str]]:
+    """(gate, its settings as texts) of a scenario's admission; an empty name when the page has no such gate."""
+    if admission == []:
+        return "none", ("", "")
+    one = admission[0] if isinstance(admission, list) and len(admission) == 1 else None
+    gate = GATES.get(str(one.get("policy"))) if isinstance(one, Mapping) else None
+    if gate is None or set(one) != {"policy", *(setting.key for setting in gate.settings)}:
+        return "", ("", "")
+    values = [one[setting.key] for setting in gate.settings]
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
+        return "", ("", "")
+    texts = [f"{value:.10g}" for value in values]
+    return str(one["policy"]), (texts[0], texts[1] if len(texts) > 1 else "")
 
 
 def _leaves(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -198,6 +198,12 @@ def test_saved_runs_and_command_line_scenarios_open_again() -> None:
         next(one for one in found.button if one.label.startswith("Put the file")).click().run()
         assert not found.error
         assert figures(found)["Goodput"] == goodput
+        if text is saved:
+            assert [found.selectbox(key=f"sim_{one}_gate").value for one in "ab"] == [
+                "queue_limit",
+                "block_gate",
+            ]
+            assert [found.text_input(key=f"sim_{one}_first").value for one in "ab"] == ["3", "0.15"]
 
 
 def test_figures_are_valid_and_carry_their_message() -> None:
