@@ -115,6 +115,6 @@ def empty(service: LiveService) -> None:
     st.markdown("or name the engines to watch in `waterline.toml` beside `app.py` and restart:")
     st.code(TOML, language="toml")
     st.markdown("or set the environment variable:")
-    st.code("WATERLINE_TARGETS=pool-a=http://10.0.0.12:8000/metrics", language="bash")
+    st.code("WATERLINE_TARGETS=pool-a=http://10.0.0.12:8000/metrics", language="bash", wrap_lines=True)
     if service.settings.visitors_may_add:
         st.markdown("or add one in the sidebar.")

@@ -48,7 +48,8 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, mo
     latencies: dict[str, LatencySeries] = {
         signal: latency_series(intervals, signal, step_s=slow_s) for signal in ("ttft_s", "itl_s")
     }
-    sections.waterline(series, frame)
+    option = sections.waterline(series, frame)
+    sections.csv_button("waterline", option)
     if moment is not None and moment.engines:
         st.dataframe(
             findings(moment),

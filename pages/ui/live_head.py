@@ -127,7 +127,7 @@ def help_text() -> str:
     line = thresholds()
     act, critical = (fmt.percent(line[n].value) for n in ("kv_act", "kv_critical"))
     said = [
-        f"**In ten seconds.** Read the verdict, the replica it names, time to full, then **To do**. {QUESTION}",
+        "**In ten seconds.** Read the verdict, the replica it names, time to full, then **To do**.",
         "",
         f"- **Waterline**: share of the KV cache's blocks in use. **Act** ({act}): route elsewhere or add room. "
         f"**Critical** ({critical}): new requests wait, running ones are about to be preempted.",

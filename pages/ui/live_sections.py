@@ -165,7 +165,7 @@ def _said(order: Sequence[EngineView]) -> str:
 def files(view: LiveView, option: charts.Option) -> None:
     """The waterline and the table as files."""
     with st.container(horizontal=True, gap="small"):
-        _csv_button("waterline", option, label="CSV: waterline")
+        csv_button("waterline", option, label="CSV: waterline")
         st.download_button(
             "CSV: replicas",
             lambda: live_table.full(view).to_csv(index=False),
@@ -178,7 +178,7 @@ def files(view: LiveView, option: charts.Option) -> None:
         )
 
 
-def _csv_button(key: str, option: charts.Option, *, label: str = "CSV") -> None:
+def csv_button(key: str, option: charts.Option, *, label: str = "CSV") -> None:
     """What a chart draws as a file; there, but disabled, where it draws nothing."""
     st.download_button(
         label,
@@ -238,7 +238,7 @@ def grid(
 def _chart(key: str, option: charts.Option, height: int) -> None:
     title = option["title"]["text"].split("  {")[0]
     st.echarts_chart(option, height=height, key=f"live_chart_{key}", alt=title)
-    _csv_button(key, option)
+    csv_button(key, option)
 
 
 def _queue(series: PoolSeries, frame: charts.Frame) -> charts.Option:

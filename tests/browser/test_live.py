@@ -181,6 +181,65 @@ def test_nothing_is_cut_off_on_a_phone(browser: Browser, server: str) -> None:
     context.close()
 
 
+def test_wall_mode_wraps_on_a_phone(browser: Browser, server: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab = context.new_page()
+    tab.goto(f"{server}/live?live_wall=true")
+    tab.wait_for_selector(".st-key-live_chart_waterline canvas", timeout=60_000)
+    boxes = [tab.locator(f".st-key-live_wall_{i} canvas").first.bounding_box() for i in range(5)]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    found = [(b["x"], b["y"], b["x"] + b["width"], b["y"] + b["height"]) for b in boxes if b is not None]
+    assert len(found) == 5 and all(right <= 390 for _, _, right, _ in found)
+    for i, (left, top, right, bottom) in enumerate(found):
+        assert not any(left < r and x < right and top < b and y < bottom for x, y, r, b in found[i + 1 :]), (
+            found
+        )
+    context.close()
+
+
+def test_a_shared_link_stands_still_in_another_browser(page: Page, browser: Browser, server: str) -> None:
+    opened_s = time.time()
+    page.locator(".st-key-live_share button").first.click()
+    link = page.locator('[data-testid="stPopoverBody"] code')
+    page.wait_for_function(
+        "() => /live_until=\\d+/.test(document.querySelector('[data-testid=\"stPopoverBody\"] code')?.innerText)",
+        timeout=20_000,
+    )
+    page.wait_for_timeout(1000)
+    address = link.inner_text()
+    until = re.search(r"live_until=(\d+)", address)
+    assert until is not None and opened_s - 5 <= int(until[1]) <= time.time() + 1
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, timezone_id="Asia/Tokyo")
+    tab = context.new_page()
+    tab.goto(address)
+    tab.get_by_text("Standing still").wait_for(timeout=60_000)
+    assert "JST" in tab.get_by_text("Standing still").inner_text()
+    context.close()
+
+
+def test_charts_and_table_come_as_files(page: Page) -> None:
+    for key, head in (
+        ("waterline", "time_utc,"),
+        ("replicas", "replica,model,release,state"),
+        ("ttft", "time_utc,p50 ("),
+    ):
+        with page.expect_download(timeout=20_000) as download:
+            page.locator(f".st-key-live_csv_{key} button").click()
+        lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith(head) and len(lines) > 3, lines[:2]
+
+
+def test_a_clicked_replica_stays_in_focus(page: Page) -> None:
+    box = page.locator('[data-testid="stDataFrame"]').first.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 17, box["y"] + 35 + 17)
+    told = page.get_by_text("The charts show")
+    told.wait_for(timeout=20_000)
+    before = told.inner_text()
+    refreshes(page, 2)
+    assert told.inner_text() == before
+
+
 def test_the_verdict_follows_the_incident(page: Page, server: str) -> None:
     alert = page.locator('[data-testid="stAlert"]').first
     page.get_by_test_id("stSidebar").get_by_role("combobox").click()
