@@ -172,8 +172,9 @@ def block_picture(found: BlockMap, *, dark: bool) -> Chart:
     layout = drawing.done().layout
     used = found.used
     many = sum(readers > 1 for readers in found.readers)
+    holders = "1 request" if len(found.running) == 1 else f"{len(found.running)} requests"
     title = (
-        f"At {found.at_s:,.2f} s: {used:,} of {total:,} blocks used by {len(found.running)} {'request' if len(found.running) == 1 else 'requests'}, {many:,} shared, "
+        f"At {found.at_s:,.2f} s: {used:,} of {total:,} blocks used by {holders}, {many:,} shared, "
         f"{total - used:,} free"
     )
     figure = go.Figure({"data": [trace], "layout": layout.to_plotly_json()}, _validate=False)
