@@ -24,7 +24,7 @@ from pages.ui import live_table, live_why
 from pages.ui.fault import guarded
 from pages.ui.live_controls import controls, empty
 from pages.ui.live_head import Shown, head
-from pages.ui.live_names import named
+from pages.ui.live_names import brief, named
 from pages.ui.live_window import POINTS, frozen_until, opened, utc, window_name, window_seconds, zone
 
 REFRESH_S = 2.0
@@ -91,7 +91,15 @@ def save(service: LiveService, start_s: float, end_s: float, view: LiveView) -> 
     )
 
 
-def frame_of(start_s: float, end_s: float, *, demo: bool, markers: Any, wall: bool = False) -> charts.Frame:
+def frame_of(
+    start_s: float,
+    end_s: float,
+    *,
+    demo: bool,
+    markers: Any,
+    names: dict[str, str] | None = None,
+    wall: bool = False,
+) -> charts.Frame:
     """What all charts share."""
     return charts.Frame(
         start_s=start_s,
@@ -102,6 +110,7 @@ def frame_of(start_s: float, end_s: float, *, demo: bool, markers: Any, wall: bo
         scale=1.6 if wall else 1.0,
         dark=st.context.theme.type == "dark",
         zone=zone(),
+        names=names or {},
     )
 
 
@@ -148,13 +157,14 @@ def panel(service: LiveService) -> None:
     seconds = window_seconds()
     paused = bool(st.session_state.get("live_pause"))
     held = st.session_state.get("live_held") if paused else None
-    view, end_s = held or (named(service.view()), time.time())
-    st.session_state.live_held = (view, end_s)
+    whole, end_s = held or (named(service.view()), time.time())
+    st.session_state.live_held = (whole, end_s)
+    view, names = brief(whole)
     focus = sections.focused(view)
     series, latencies = read_lines(service, seconds, focus, view, end_s)
     markers = [] if service.history is None else service.history.markers(end_s - seconds, end_s)
     wall = bool(st.session_state.get("live_wall"))
-    frame = frame_of(end_s - seconds, end_s, demo=view.demo, markers=markers, wall=wall)
+    frame = frame_of(end_s - seconds, end_s, demo=view.demo, markers=markers, wall=wall, names=names)
     sections.banner(view, frame, large=wall, paused=paused)
     if wall:
         figures.wall(view, frame)
@@ -165,7 +175,7 @@ def panel(service: LiveService) -> None:
     option = sections.waterline(series, frame, now=figures.fullest(view) if chosen is None else None)
     sections.table(view, focus=focus)
     live_why.list_of(view)
-    sections.files(view, option)
+    sections.files(whole, option)
     others = [(e.name, e.verdict) for e in view.engines] if chosen is None else []
     live_why.evidence(chosen.verdict if chosen else view.verdict, others=others)
     if focus:

@@ -6,7 +6,7 @@ All charts of a page get the same time axis. Gaps stay gaps; limits are labelled
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -26,7 +26,9 @@ EMPTY_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What every chart of the page shares: the window, whether it is a demonstration, zone, markers, size."""
+    """What every chart of the page shares: the window, whether it is a demonstration, zone, markers, size, and
+    what replicas are called (whole name -> short name).
+    """
 
     start_s: float
     end_s: float
@@ -36,11 +38,16 @@ class Frame:
     scale: float = 1.0
     dark: bool = False
     zone: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def times(self) -> str:
         """Which zone the time axis is in, in words."""
         return "times in UTC" if self.utc else f"times in {self.zone or 'local time'}"
+
+    def called(self, name: str) -> str:
+        """A replica's short name."""
+        return self.names.get(name, name)
 
     @property
     def colours(self) -> tuple[str, ...]:
@@ -124,9 +131,10 @@ def _base(title: str, frame: Frame, *, unit: str, legend: bool, right: int = 76)
             "type": "scroll",
             "top": round(32 * frame.scale),
             "left": 0,
-            "itemHeight": 8,
-            "itemWidth": 16,
-            "icon": "rect",
+            "itemHeight": 14,
+            "itemWidth": 14,
+            "icon": "roundRect",
+            "textStyle": {"fontSize": round(11 * frame.scale)},
         },
         "grid": {
             "left": 8,
@@ -200,6 +208,19 @@ def last_known(line: Line) -> float | None:
     return next((v for v in reversed(line[-4:]) if v is not None), None)
 
 
+def _colours(
+    shown: Sequence[EngineKey], every: Sequence[EngineKey], palette: Sequence[str]
+) -> dict[EngineKey, str]:
+    """A colour each: a replica keeps its own while others come and go, as far as no two need the same."""
+    free, found = list(palette), {}
+    for key in sorted(shown, key=lambda k: (every.index(k) >= len(palette), k)):
+        own = palette[every.index(key) % len(palette)]
+        found[key] = own if own in free else free[0] if free else GREY
+        if found[key] in free:
+            free.remove(found[key])
+    return found
+
+
 def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, title: str) -> Option:
     """KV blocks in use per replica, 0 to 100 %, under both limits; at most six lines, the fullest first."""
     known = [k for k, line in series.kv_usage.items() if any(v is not None for v in line)]
@@ -214,11 +235,12 @@ def waterline(series: PoolSeries, frame: Frame, *, act: float, critical: float, 
         right=84,
     )
     option["yAxis"] |= {"max": 100, "interval": 20}
-    palette = frame.colours
-    colours = {key: palette[i % len(palette)] for i, key in enumerate(sorted(shown))}
-    every = list(series.kv_usage)
-    named = {engine_name(key, every): series.kv_usage[key] for key in shown}
-    option["series"] = [_line(engine_name(key, every), colour=colours[key], label=few) for key in shown]
+    every = sorted(series.kv_usage)
+    palette = frame.colours if len(shown) == len(keys) else frame.colours[:-1]  # grey is for the others
+    colours = _colours(shown, every, palette)
+    called = {key: frame.called(engine_name(key, every)) for key in shown}
+    named = {called[key]: series.kv_usage[key] for key in shown}
+    option["series"] = [_line(called[key], colour=colours[key], label=few) for key in shown]
     rest = keys[len(shown) :]
     if rest:
         highest = tuple(
@@ -342,34 +364,3 @@ def csv(option: Option) -> str:
     return table.rename(
         columns={"time": "time_utc"} | {n: f"{n} ({unit})" for n in table.columns[1:]}
     ).to_csv(index=False, date_format="%Y-%m-%dT%H:%M:%SZ")
-
-
-def wall(value: str, name: str, note: str, frame: Frame, *, colour: str | None = None) -> Option:
-    """One headline figure as large text, readable from across a room."""
-    ink = "#E6EAEE" if frame.dark else "#1B1F24"
-    size = 84 if len(value) <= 5 else 60 if len(value) <= 7 else 46
-    return {
-        "animation": False,
-        "title": [
-            {
-                "text": value,
-                "subtext": f"{name}\n{{note|{note}}}",
-                "left": 0,
-                "top": 0,
-                "padding": 0,
-                "itemGap": 4,
-                "textStyle": {
-                    "fontSize": size,
-                    "lineHeight": 92,
-                    "fontWeight": 700,
-                    "color": colour or ink,
-                },
-                "subtextStyle": {
-                    "fontSize": 24,
-                    "lineHeight": 28,
-                    "rich": {"note": {"fontSize": 17, "color": GREY}},
-                },
-            }
-        ],
-        "series": [],
-    }

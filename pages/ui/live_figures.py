@@ -220,11 +220,41 @@ def wall(view: LiveView, frame: charts.Frame) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
         for index, one in enumerate(headline(view)):
             colour = fmt.SEVERITY_LOOKS[severity].hex if index == 0 else None
-            option = charts.wall(one.value, one.name.lower(), one.note or "", frame, colour=colour)
             st.echarts_chart(
-                option,
+                wall_option(one, frame, colour=colour),
                 height=150,
                 width=236,
                 key=f"live_wall_{index}",
                 alt=f"{one.name} {one.value}{', ' + one.note if one.note else ''}",
             )
+
+
+def wall_option(one: Figure, frame: charts.Frame, *, colour: str | None = None) -> charts.Option:
+    """One headline figure as large text, readable from across a room."""
+    ink = "#E6EAEE" if frame.dark else "#1B1F24"
+    size = 84 if len(one.value) <= 5 else 60 if len(one.value) <= 7 else 46
+    return {
+        "animation": False,
+        "title": [
+            {
+                "text": one.value,
+                "subtext": f"{one.name.lower()}\n{{note|{one.note or ''}}}",
+                "left": 0,
+                "top": 0,
+                "padding": 0,
+                "itemGap": 4,
+                "textStyle": {
+                    "fontSize": size,
+                    "lineHeight": 92,
+                    "fontWeight": 700,
+                    "color": colour or ink,
+                },
+                "subtextStyle": {
+                    "fontSize": 24,
+                    "lineHeight": 28,
+                    "rich": {"note": {"fontSize": 17, "color": fmt.GREY}},
+                },
+            }
+        ],
+        "series": [],
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pandas as pd
 import streamlit as st
@@ -16,6 +17,7 @@ from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 from pages.ui import live_sections as sections
 from pages.ui import live_why
+from pages.ui.live_names import short_names, with_names
 from pages.ui.live_table import ICONS
 
 Reader = Callable[[float, float], Sequence[Interval]]
@@ -31,12 +33,15 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, mo
             f"No reading is kept of the window that ends {until}.", icon=":material/history_toggle_off:"
         )
         return
+    names = short_names([e.name for e in moment.engines]) if moment is not None else {}
+    frame = replace(frame, names=names)
     st.caption(f":material/ac_unit: **Standing still: the window that ends {until}.** {source}")
     verdict = moment.verdict if moment is not None else None
     if verdict is None:
         st.info(f"What bound the pool at that moment is not kept.{tag}", icon=":material/help:")
     else:
-        each = [(e.name, e.verdict) for e in moment.engines] if moment is not None else []
+        verdict = with_names(verdict, names)
+        each = [(names.get(e.name, e.name), e.verdict) for e in moment.engines] if moment is not None else []
         sections.banner_of(
             verdict, advice=f"Found at {until}.", demo=frame.demo, who=sections.who(verdict, each)
         )
@@ -58,7 +63,7 @@ def panel(intervals: Sequence[Interval], frame: charts.Frame, *, source: str, mo
             key="live_found_then",
             alt="What was found about each replica",
             column_config={
-                "Replica": st.column_config.TextColumn(width=140),
+                "Replica": st.column_config.TextColumn(width=260 if names else 140),
                 "State": st.column_config.TextColumn(width=130),
                 "Why": st.column_config.TextColumn(width="large"),
             },

@@ -108,7 +108,7 @@ def waterline(
         title, alt = "Waterline: not known in this window", "No replica reported KV usage in this window"
     else:
         top = max(known, key=lambda key: known[key])
-        name, share = now or (charts.engine_name(top, list(newest)), known[top])
+        name, share = now or (frame.called(charts.engine_name(top, list(newest))), known[top])
         title = f"Waterline: {fmt.short(name, 32)} at {fmt.percent(share)}"
         alt = f"KV blocks in use per replica. {title}"
     option = charts.waterline(

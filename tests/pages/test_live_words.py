@@ -16,7 +16,7 @@ from connectors.live_view import EngineView, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_figures, live_head, live_table, live_why
 from pages.ui import live_format as fmt
-from pages.ui.live_names import named
+from pages.ui.live_names import brief, named, short_names
 from pages.ui.live_runbook import advice
 from pages.ui.live_sections import who
 from pages.ui.live_words import plain
@@ -150,6 +150,35 @@ def test_one_target_is_called_by_its_name_and_not_by_its_engines_number() -> Non
     assert [e.name for e in two.engines] == ["gpu-a/0", "gpu-a/1"]
     same = view(engine("a"), engine("b"))
     assert named(same) is same
+
+
+def test_long_names_lose_what_they_share_in_figures_table_and_verdict() -> None:
+    whole = [f"eu-west-llama70b-replica-{i}.prod.svc" for i in (1, 11)]
+    told = ("imbalanced", Severity.CRITICAL, f"imbalanced: {whole[1]} is loaded while {whole[0]} has room")
+    found, names = brief(view(engine(whole[1], told, kv_usage=0.9), engine(whole[0])))
+    assert names == {whole[0]: "replica-1", whole[1]: "replica-11"}
+    assert found.verdict is not None
+    assert found.verdict.summary == "imbalanced: replica-11 is loaded while replica-1 has room"
+    assert figure(found, "Fullest replica").note == "replica-11, lowest 50 %"
+    assert list(live_table.frame(live_table.ordered(found))["Replica"]) == ["replica-11", "replica-1"]
+    assert short_names(["a", "b"]) == {} and short_names([whole[0]]) == {}
+    assert short_names(["x" * 30, "x" * 30 + "y"]) == {}
+
+
+def test_a_replica_keeps_its_colour_while_others_come_and_go() -> None:
+    keys = [(f"r{i}", "0") for i in range(12)]
+    palette = [f"#{i}" for i in range(6)]
+    assert charts._colours(keys[:3], keys, palette)[keys[1]] == "#1"
+    assert charts._colours([keys[7], keys[1], keys[9]], keys, palette)[keys[1]] == "#1"
+    twelve = PoolSeries(
+        times_s=(1.0,), step_s=1.0, kv_usage={k: (0.1 + i / 20,) for i, k in enumerate(keys)}, totals={},
+        rates={}, tokens_per_step=(), prefix_hit_rate=(), gpu={}, known=(12,), engines=12,
+    )  # fmt: skip
+    option = charts.waterline(twelve, charts.Frame(start_s=0, end_s=1), act=0.8, critical=0.95, title="t")
+    drawn = [line["lineStyle"]["color"] for line in option["series"][:6]]
+    assert option["series"][5]["name"] == "highest of 7 others" and len(set(drawn)) == 6
+    assert charts.LINES[-1] not in drawn
+    assert len(set(charts._colours([keys[i] for i in (0, 1, 6, 7, 8)], keys, palette).values())) == 5
 
 
 def test_the_banner_names_replicas_that_the_verdict_does_not() -> None:
