@@ -176,8 +176,7 @@ def panel(service: LiveService) -> None:
     sections.table(view, focus=focus)
     live_why.list_of(view)
     sections.files(whole, option)
-    others = [(e.name, e.verdict) for e in view.engines] if chosen is None else []
-    live_why.evidence(chosen.verdict if chosen else view.verdict, others=others)
+    live_why.evidence(chosen.verdict if chosen else view.verdict)
     if focus:
         st.caption(f"The charts show {focus} only; click its row again for the whole pool.")
     sections.grid(series, latencies, frame, now=chosen.signals if chosen else view.pool)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from capacity.telemetry import Value
+from capacity.verdicts import thresholds
 from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, EngineView, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
@@ -216,10 +217,9 @@ def _percentiles(view: LiveView, family: str) -> tuple[str, str]:
 
 def wall(view: LiveView, frame: charts.Frame) -> None:
     """The five figures for a screen on the wall: one drawing each, so that they wrap where it is narrow."""
-    severity = view.verdict.severity.value if view.verdict else "unknown"
     with st.container(horizontal=True, horizontal_alignment="distribute", gap="small"):
         for index, one in enumerate(headline(view)):
-            colour = fmt.SEVERITY_LOOKS[severity].hex if index == 0 else None
+            colour = line_colour(value_of(view, "kv_usage").number) if index == 0 else None
             st.echarts_chart(
                 wall_option(one, frame, colour=colour),
                 height=150,
@@ -227,6 +227,20 @@ def wall(view: LiveView, frame: charts.Frame) -> None:
                 key=f"live_wall_{index}",
                 alt=f"{one.name} {one.value}{', ' + one.note if one.note else ''}",
             )
+
+
+def line_colour(usage: float | None) -> str | None:
+    """The colour of the highest line that KV usage has passed; None where unknown.
+
+    >>> line_colour(0.65) == fmt.OK, line_colour(0.8) == fmt.ACT, line_colour(0.99) == fmt.CRITICAL
+    (True, True, True)
+    """
+    if usage is None:
+        return None
+    lines = thresholds()
+    if usage >= lines["kv_critical"].value:
+        return fmt.CRITICAL
+    return fmt.ACT if usage >= lines["kv_act"].value else fmt.OK
 
 
 def wall_option(one: Figure, frame: charts.Frame, *, colour: str | None = None) -> charts.Option:

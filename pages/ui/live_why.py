@@ -5,8 +5,6 @@ Left out: the verdicts themselves (diagnosis).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import streamlit as st
 
 from capacity.verdicts import SEVERITIES, Verdict
@@ -71,24 +69,19 @@ def list_of(view: LiveView) -> None:
     st.markdown("  \n".join(shown))
 
 
-def evidence(
-    verdict: Verdict | None, *, key: str = "live_why", others: Sequence[tuple[str, Verdict]] = ()
-) -> None:
-    """Why the verdict is what it is, how sure, and everything that could be done with its price; ``others``
-    are the replicas with theirs.
-    """
+def evidence(verdict: Verdict | None, *, key: str = "live_why") -> None:
+    """Why the verdict is what it is, how sure, everything that could be done with its price, and the runbook."""
     with st.expander("Why, and what to do", key=key):
         if verdict is None:
             st.caption("Nothing has been read yet.")
             return
-        st.markdown("\n".join(explained(verdict, others)))
+        st.markdown("\n".join(explained(verdict)))
 
 
-def explained(verdict: Verdict, others: Sequence[tuple[str, Verdict]] = ()) -> list[str]:
+def explained(verdict: Verdict) -> list[str]:
     """The expander's lines of Markdown."""
     found = advice().get(verdict.name)
     out = [found.meaning, ""] if found else []
-    out += [f"- **{plain(name)}** {plain(one.summary)}" for name, one in others if one.severity.value != "ok"]
     out += ["", f"Evidence (confidence {verdict.confidence.value}):"]
     out += [f"- {plain(one.text)}" + (f" `{one.metric}`" if one.metric else "") for one in verdict.evidence]
     fine = verdict.severity.value == "ok"
