@@ -25,7 +25,11 @@ def controls(service: LiveService) -> None:
         st.segmented_control(
             "Window", list(WINDOWS), default=FIRST, key="live_window", bind="query-params", required=True
         )
-        st.toggle("Pause", key="live_pause", help="Keeps what is on screen; readings go on being kept.")
+        st.toggle(
+            "Pause",
+            key="live_pause",
+            help="Keeps what is on screen, also while you point at a chart (a refresh closes its tooltip). Readings go on being kept.",
+        )
         st.toggle(
             "Wall mode",
             key="live_wall",
