@@ -28,7 +28,7 @@ def controls(service: LiveService) -> None:
         st.toggle(
             "Pause",
             key="live_pause",
-            help="Keeps what is on screen, also while you point at a chart (a refresh closes its tooltip). Readings go on being kept.",
+            help="Keeps what is on screen, also while you point at a chart. Readings go on being kept.",
         )
         st.toggle(
             "Wall mode",
