@@ -230,8 +230,9 @@ def _deferred(case: Case) -> Verdict | None:
 
 def _preempting(case: Case) -> Verdict | None:
     rate = case.recent.increase("preemptions").rate()
-    if case.number("running") == 0 and case.number("waiting") == 0:
-        return None
+    nothing_there = _nothing_there(case)
+    if nothing_there and (_rests(case) or len(case.last.snapshots) < LAST_SCRAPES):
+        return None  # a lull between two bursts is no recovery; three scrapes without a token are
     if rate.number is None or rate.number <= case.line("preemptions_warn_per_s"):
         return None
     storm = rate.number >= case.line("preemptions_critical_per_s")
@@ -247,7 +248,8 @@ def _preempting(case: Case) -> Verdict | None:
         "preempting",
         Severity.CRITICAL if storm else Severity.WARNING,
         Confidence.HIGH,
-        "preempting: running requests lose their KV blocks and are computed again",
+        "preempting: running requests lose their KV blocks and are computed again"
+        + ("; no request at this moment" if nothing_there else ""),
         *found,
         *load(case),
     )
@@ -309,9 +311,13 @@ def _unknown(case: Case) -> Verdict | None:
     )
 
 
+def _nothing_there(case: Case) -> bool:
+    return case.number("running") == 0 and case.number("waiting") == 0
+
+
 def _rests(case: Case) -> bool:
     """No request on it and no token of late; what its KV gauge shows is left from its last step."""
-    if case.number("running") != 0 or case.number("waiting") != 0:
+    if not _nothing_there(case):
         return False
     return not any(case.last.increase(name).amount for name in ("generation_tokens", "prompt_tokens"))
 

@@ -250,3 +250,31 @@ def test_tables_are_whole() -> None:
     assert all(line.source and line.meaning and line.unit for line in lines.values())
     with pytest.raises(ValueError, match="not known"):
         verdict("great", SEVERITIES[0], judge(series(**GOOD)).confidence, "great")
+
+
+def test_a_lull_between_two_bursts_is_no_recovery() -> None:
+    """Every fifth second the queue is empty for a moment; blocks are lost all the same."""
+    burst = series(
+        7,
+        step_s=5.0,
+        running=lambda i: 30 * (i % 2),
+        waiting=lambda i: 9 * (i % 2),
+        kv_usage=lambda i: 0.99 * (i % 2),
+        generation_tokens=flow,
+        preemptions=lambda i: 15 * i,
+    )
+    for count in (4, 5, 6, 7):
+        found = judge(burst[:count])
+        assert (found.name, found.severity) == ("preempting", Severity.CRITICAL), count
+        assert found.summary.endswith("no request at this moment") == (count % 2 == 1)
+
+
+def test_an_empty_engine_after_preemptions_is_idle_after_three_scrapes_without_a_token() -> None:
+    def at(i: int) -> float:
+        return float(min(i, 2))
+
+    readings = {"running": 0, "waiting": 0, "kv_usage": 0.0}
+    quiet = series(6, generation_tokens=lambda i: 900 * at(i), preemptions=lambda i: 9 * at(i), **readings)
+    assert [judge(quiet[:n]).name for n in (2, 3, 4, 5, 6)] == [
+        "healthy", "preempting", "preempting", "idle", "idle"
+    ]  # fmt: skip
