@@ -29,6 +29,8 @@ from connectors.poller import Load, TargetView
 
 RATE_WINDOW_S = 60.0
 RATE_SCRAPES = 4
+# Verdicts under which the KV gauge does not move, or is old: its trend says nothing about what comes.
+STANDING = ("stalled", "stale", "asleep", "down", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,6 @@ class LiveView:
         return any(target.demo for target in self.targets)
 
     @property
-    def first_full(self) -> EngineView | None:
-        """The replica whose pool is expected to be full first; None where no forecast can be given."""
-        known = [e for e in self.engines if e.forecast is not None and e.forecast.expected_s is not None]
-        return min(known, key=lambda e: (e.forecast.expected_s or 0.0) if e.forecast else 0.0, default=None)
-
-    @property
     def answering(self) -> int:
         return sum(1 for target in self.targets if target.state != "down")
 
@@ -110,7 +106,7 @@ def build(views: Sequence[TargetView], *, now_s: float) -> LiveView:
                 release=window.latest.release,
                 verdict=verdicts[name],
                 signals=signals,
-                forecast=_forecast(occupancy[window.target, window.engine], signals),
+                forecast=_forecast(occupancy[window.target, window.engine], signals, verdicts[name].name),
                 age_s=max(0.0, now_s - window.latest.time_s),
             )
         )
@@ -180,8 +176,10 @@ def _reason(view: TargetView) -> str:
     return (latest.reason if latest is not None else None) or "no answer"
 
 
-def _forecast(window: EngineWindow, signals: Signals) -> Forecast:
-    """When this replica's pool is full, from the scrapes in memory."""
+def _forecast(window: EngineWindow, signals: Signals, verdict_name: str) -> Forecast:
+    """When this replica's pool is full, from the scrapes in memory; refused where its gauge stands still."""
+    if verdict_name in STANDING:
+        return Forecast(reason=f"{verdict_name}: its KV usage says nothing about what comes")
     parts = (signals.number("prompt_tokens_per_s"), signals.number("generation_tokens_per_s"))
     return time_to_full(
         [s.time_s for s in window.snapshots],

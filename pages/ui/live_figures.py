@@ -11,14 +11,12 @@ import streamlit as st
 
 from capacity.telemetry import Value
 from capacity.verdicts import thresholds
-from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, EngineView, LiveView
+from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, STANDING, EngineView, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 
 FULL = 0.985
 CALM = ("falling", "not rising")
-# Verdicts under which the KV gauge does not move, or is old: its trend says nothing about what comes.
-STANDING = ("stalled", "stale", "asleep", "down", "unknown")
 LATENCIES = {
     "ttft_s": ("TTFT", "Time to first token"),
     "itl_s": ("ITL", "Time between tokens"),
