@@ -9,6 +9,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,11 +21,12 @@ from typing import Any, NoReturn, TextIO
 from capacity.catalog.table import read_table
 from capacity.errors import CapacityError
 from capacity.hf_config.text import unique_keys
-from capacity.scenario import Scenario, field_table
+from capacity.scenario import Scenario, closest_key, field_table
 from capacity.typed import number
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 MAX_LINE = 6_000_000
+MAX_ERROR = 600
 KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 # verb -> (module, function, help): imported when asked for, so that a plan never pays for the others.
 VERBS = {
@@ -58,6 +60,10 @@ EXAMPLE = "example: python -m capacity plan --model llama-3.1-8b --gpu h100 --ma
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: --([\w-]+)", message)
+        near = closest_key(unknown[1].replace("-", "_"), field_table()) if unknown else None
+        if near:
+            message += f"; did you mean --{near.replace('_', '-')}?"
         raise CapacityError(message)
 
 
@@ -278,7 +284,8 @@ def _each_line(
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:600]
+    text = " ".join(str(error).split())
+    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 4]} ..."
 
 
 def as_text(answer: dict[str, Any], indent: int = 0) -> str:

@@ -174,4 +174,7 @@ def find_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(plain, list(_spellings()), n=4, cutoff=0.6)
     found = list(dict.fromkeys(_spellings()[key] for key in near))
     hint = f"close: {', '.join(found)}" if found else f"expected one of {', '.join(list(gpus())[:6])} ..."
-    raise CapacityError(f"gpu {wanted[:40]!r} is not in the catalogue; {hint}", field="gpu")
+    raise CapacityError(
+        f"gpu {wanted[:40]!r} is not in the catalogue; {hint}; a plan also takes gpu_memory_gib in place of gpu",
+        field="gpu",
+    )

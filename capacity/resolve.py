@@ -103,8 +103,13 @@ def resolve(scenario: Scenario) -> Resolved:
         expert=scenario.enable_expert_parallel,
         decode_context=scenario.decode_context_parallel_size,
     )
-    wanted = scenario.weight_format
-    if wanted is None and spec.quantization is None and scenario.dtype in ("float32", "float"):
+    wanted, asked_dtype = scenario.weight_format, _asked_dtype(scenario)
+    if (
+        wanted is None
+        and spec.quantization is None
+        and asked_dtype
+        and dtype_bytes(asked_dtype, "dtype") == 4
+    ):
         wanted = "fp32"
     weight_format = resolve_weight_format(wanted, spec)
     if scenario.weight_format is None or scenario.weight_format != weight_format.id:
@@ -214,7 +219,7 @@ def _kv(
         own = spec.quantization.kv_cache_dtype if spec.quantization else None
         dtype = own or "auto"
         why = "the checkpoint's own KV format" if own else "auto: the model's dtype"
-        taken.append(_assume("kv_cache_dtype", own or scenario.dtype or _served_dtype(spec), why))
+        taken.append(_assume("kv_cache_dtype", own or _asked_dtype(scenario) or _served_dtype(spec), why))
     fmt = resolve_kv_format(dtype)
     sparse = any(isinstance(m, LatentAttention) and m.indexer is not None for m in spec.kinds())
     packed_by_itself = (dtype or "auto").lower() == "auto" and release.version == SPARSE_AUTO_PACKED
@@ -233,9 +238,15 @@ def _served_dtype(spec: ModelSpec) -> str:
     return spec.dtype if spec.dtype in SERVED_DTYPES else SERVED_DTYPES[0]
 
 
+def _asked_dtype(scenario: Scenario) -> str | None:
+    """The dtype that the scenario sets; "auto", the engine's own default, sets none."""
+    return None if (scenario.dtype or "auto").lower() == "auto" else scenario.dtype
+
+
 def _dtype(scenario: Scenario, spec: ModelSpec, taken: list[Assumption]) -> str:
-    if scenario.dtype is not None:
-        return scenario.dtype
+    asked = _asked_dtype(scenario)
+    if asked is not None:
+        return asked
     served = _served_dtype(spec)
     if served != spec.dtype:
         why = f"the engine's dtype auto takes {served} where the config says {spec.dtype}"

@@ -17,6 +17,30 @@ from capacity.catalog.table import read_table
 from capacity.engine_names import engine_name
 from capacity.errors import CapacityError
 
+# What people and other tools call a key, to the key: only to answer an unknown one.
+OTHER_NAMES = {
+    "quantization": "weight_format",
+    "tp": "tensor_parallel_size",
+    "tp_size": "tensor_parallel_size",
+    "num_gpus": "tensor_parallel_size",
+    "gpu_count": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "dp_size": "data_parallel_size",
+    "ep": "enable_expert_parallel",
+    "dcp": "decode_context_parallel_size",
+    "context_length": "max_model_len",
+    "max_seq_len": "max_model_len",
+    "kv_dtype": "kv_cache_dtype",
+    "input_len": "prompt_tokens",
+    "isl": "prompt_tokens",
+    "output_len": "output_tokens",
+    "osl": "output_tokens",
+    "speculative_config": "num_speculative_tokens",
+    "version": "engine_version",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
@@ -113,9 +137,9 @@ class Scenario:
         values: dict[str, Any] = {}
         for key, value in raw.items():
             if key not in table:
-                raise CapacityError(
-                    f"unknown key {str(key)[:40]!r}; {_closest(str(key), table)}", field=str(key)[:40]
-                )
+                near = closest_key(str(key), table)
+                hint = f"did you mean {near!r}?" if near else "python -m capacity fields lists the valid ones"
+                raise CapacityError(f"unknown key {str(key)[:40]!r}; {hint}", field=str(key)[:40])
             if value is not None:
                 values[key] = _check(table[key], value)
         if "model" in values and "model_config" in values:
@@ -199,6 +223,8 @@ def _check(field: Field, value: Any) -> Any:
 
 def _number(field: Field, value: Any, *, whole: bool) -> Any:
     what = "a whole number" if whole else "a number"
+    if field.key == "max_model_len" and value in (-1, "-1", "auto"):
+        what = "the length itself (search max_model_len finds the longest that fits), a whole number"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CapacityError(
             f"{field.key} is {_seen(value)}; expected {what}, {field.bounds}", field=field.key
@@ -285,11 +311,18 @@ def _number_text(value: float | None) -> str:
     return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:.6g}"
 
 
-def _closest(key: str, table: Mapping[str, Field]) -> str:
+def closest_key(key: str, table: Mapping[str, Field]) -> str | None:
+    """The key to write in place of an unknown one: what it is called elsewhere, else the nearest spelling.
+
+    >>> closest_key("quantization", field_table()), closest_key("tensor_paralel_size", field_table())
+    ('weight_format', 'tensor_parallel_size')
+    """
     import difflib
 
-    near = difflib.get_close_matches(key, list(table), n=1)
-    return f"did you mean {near[0]!r}?" if near else "python -m capacity fields lists the valid ones"
+    other = OTHER_NAMES.get(key.lower())
+    if other in table:
+        return other
+    return next(iter(difflib.get_close_matches(key, list(table), n=1)), None)
 
 
 def as_plain(record: Any) -> Any:

@@ -161,6 +161,11 @@ def warnings_of(
     s, out = r.scenario, [*caches.notes, *state_caching_warnings(r, grouping)]
     if r.spec.upper_bound:
         out.append("planned as an upper bound on KV bytes: every layer is taken as full attention")
+    if r.kv_format.id == "kv-fp8" and r.spec.uses_mla:
+        out.append(
+            "fp8 KV of MLA is counted as plain fp8, the least that it takes; the packed record with its scales and 16-bit "
+            "rope part is larger (656 B in place of 576 B a token and layer for DeepSeek-V3): kv_cache_dtype fp8_ds_mla"
+        )
     if not grouping.uniform:
         out.append(
             f"the logged token count holds for max_model_len {r.max_model_len:,} only: layers of several kinds share "

@@ -36,7 +36,9 @@ def dtype_bytes(name: str, field: str) -> int:
     """
     plain = name.removeprefix("torch.").lower()
     if plain not in DTYPE_BYTES:
-        raise CapacityError(f"{field} is {name[:40]!r}; expected float32, float16 or bfloat16", field=field)
+        raise CapacityError(
+            f"{field} is {name[:40]!r}; expected auto, bfloat16, float16 or float32", field=field
+        )
     return DTYPE_BYTES[plain]
 
 

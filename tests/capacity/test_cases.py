@@ -49,6 +49,26 @@ def test_bytes_per_token_and_gpu(shape: str, keys: dict[str, Any], bytes_per_tok
     assert _plan(shape, **keys)["kv_cache"]["bytes_per_token_per_gpu"] == bytes_per_token
 
 
+@pytest.mark.parametrize(
+    ("model", "least"), [("deepseek-v3", True), ("deepseek-v3.2", False), ("qwen3-8b", False)]
+)
+def test_plain_fp8_of_a_dense_latent_is_called_the_least(model: str, least: bool) -> None:
+    answer = _plan(model=model, kv_cache_dtype="fp8")
+    assert any("656 B in place of 576 B" in said for said in answer["warnings"]) is least
+    if least:
+        assert answer["kv_cache"]["bytes_per_token_per_gpu"] == 61 * 576
+
+
+@pytest.mark.parametrize("shape", ["llama3_8b", "gemma2_2b_tie_absent"])
+def test_dtype_auto_is_the_default(shape: str) -> None:
+    assert _plan(shape, dtype="auto") == _plan(shape)
+
+
+def test_float32_by_any_name_stores_four_bytes_a_weight() -> None:
+    for name in ("float32", "float", "fp32"):
+        assert _plan("llama3_8b", dtype=name)["weight_format"] == "fp32"
+
+
 def test_mha_sibling_costs_four_times_as_much() -> None:
     assert _plan(model="meta-llama/Llama-2-7b-hf")["kv_cache"]["bytes_per_token_per_gpu"] == 524_288
 
