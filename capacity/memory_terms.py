@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from capacity.assumptions import Assumption
 from capacity.catalog import model_spec
+from capacity.errors import CapacityError
 from capacity.memory import MemoryBill, memory_bill
+from capacity.model import ModelSpec
 from capacity.parallelism import cut
 from capacity.parameters import count_parameters
 from capacity.precision import resolve_weight_format
@@ -105,11 +107,20 @@ def weights_of(r: Resolved) -> Weights:
     )
 
 
+def draft_spec(name: str) -> ModelSpec:
+    """A catalogue model named as ``draft_model``. Raises CapacityError that names that key."""
+    try:
+        return model_spec(name)
+    except CapacityError as error:
+        said = str(error).removesuffix(", or give a config.json")
+        raise CapacityError(f"draft_{said}", field="draft_model") from None
+
+
 def _draft_weights(r: Resolved) -> float:
     """A draft model's weights on the fullest GPU, in bytes (the whole model when its own TP is 1)."""
     if r.scenario.draft_model is None:
         return 0.0
-    draft = model_spec(r.scenario.draft_model)
+    draft = draft_spec(r.scenario.draft_model)
     tensor = r.scenario.draft_tensor_parallel_size or r.parallel.tensor
     fmt = resolve_weight_format(None, draft)
     return weights_per_gpu(draft, fmt, cut(draft, tensor=tensor, pipeline=1)).worst.total

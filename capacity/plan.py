@@ -24,8 +24,9 @@ from capacity.kv_cache.pool import (
     build_pool,
     shared_blocks,
 )
+from capacity.kv_cache.state import dtype_bytes
 from capacity.memory import MemoryBill, Term
-from capacity.memory_terms import StageBills, stage_bills, weights_of
+from capacity.memory_terms import StageBills, draft_spec, stage_bills, weights_of
 from capacity.parameters import count_parameters
 from capacity.resolve import Resolved, resolve
 from capacity.scenario import Length, Scenario
@@ -88,6 +89,8 @@ def plan(scenario: Scenario) -> Plan:
     """Plan one scenario. Raises CapacityError for bad input; "does not fit" is an answer, not an error."""
     r = resolve(scenario)
     warnings = list(r.warnings)
+    if scenario.mamba_ssm_cache_dtype not in (None, "auto"):  # refused also where no layer has a state
+        dtype_bytes(scenario.mamba_ssm_cache_dtype, "mamba_ssm_cache_dtype")
     settings = CacheSettings(
         tensor=r.parallel.tensor,
         kv_format=r.kv_format,
@@ -173,9 +176,7 @@ def _with_draft_model(
     """The target's caches, and a draft model's after them (they live on the fullest rank, so they are counted)."""
     if r.scenario.draft_model is None:
         return caches.layers, caches.owners
-    from capacity.catalog import model_spec
-
-    draft = model_spec(r.scenario.draft_model)
+    draft = draft_spec(r.scenario.draft_model)
     tensor = r.scenario.draft_tensor_parallel_size or r.parallel.tensor
     extra = layout(draft, replace(settings, tensor=tensor, draft_layers=0, block_size=caches.block_size))
     return (*caches.layers, *extra.layers), (*caches.owners, *([-1] * len(extra.layers)))

@@ -16,6 +16,7 @@ import numpy as np
 from capacity.errors import CapacityError
 from capacity.request_trace import parse_trace
 from capacity.scenario import field_table
+from capacity.scenario_keys import for_verb
 from capacity.simulation import scenario as keys
 from capacity.simulation.clients import Client
 from capacity.simulation.fleet import FleetSettings
@@ -137,7 +138,7 @@ def _shared_in_part(requests: Requests) -> list[str]:
 
 def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed: int = 0) -> Prepared:
     """Check a scenario and make its requests."""
-    values = keys.mapping(scenario, "scenario")
+    values, foreign = for_verb(keys.mapping(scenario, "scenario"), "simulate")
     direct = "num_blocks" in values
     plan_keys = field_table()
     valid = (*keys.SIMULATION_KEYS, *(key for key in plan_keys if key not in keys.SIMULATION_KEYS))
@@ -178,11 +179,16 @@ def prepare(scenario: Mapping[str, Any], *, trace_text: str | None = None, seed:
         slo=keys.slo(values.get("slo")),
         warmup_s=keys.number(values.get("warmup_s", 0.0), "warmup_s"),
         until_s=keys.number(values.get("until_s"), "until_s", low=1e-9, high=1e9, optional=True),
-        notes=tuple(notes),
+        notes=(*foreign, *notes),
         timeline=keys.flag(values.get("timeline"), "timeline", False),
         requests_detail=keys.flag(values.get("requests_detail"), "requests_detail", False),
         events=keys.flag(values.get("events"), "events", False),
     )
+
+
+def _preemption(values: Mapping[str, Any]) -> Any:
+    given = values.get("preemption_mode")
+    return "recompute" if given is None else given
 
 
 def _plans(values: Mapping[str, Any]) -> bool:
@@ -225,7 +231,7 @@ def _direct(values: Mapping[str, Any], *, shares: bool) -> tuple[EngineSettings,
         block_size=keys.number(values.get("block_size", 16), "block_size", whole=True, low=1, high=65_536),
         step_time=_overlap(values, keys.step_time(values["step_time"])),
         scheduler=keys.scheduler(values.get("scheduler"), _limits(values, 256, 8192)),
-        preemption_mode=values.get("preemption_mode") or "recompute",
+        preemption_mode=_preemption(values),
         swap=keys.swap(values["swap"]) if values.get("swap") is not None else None,
         enable_prefix_caching=keys.flag(values.get("enable_prefix_caching"), "enable_prefix_caching", shares),
         max_model_len=keys.number(
@@ -261,7 +267,7 @@ def _from_plan(values: Mapping[str, Any], requests: Requests) -> tuple[EngineSet
         scheduler=keys.scheduler(
             values.get("scheduler"), _limits(values, made.max_num_seqs, made.max_num_batched_tokens)
         ),
-        preemption_mode=values.get("preemption_mode") or "recompute",
+        preemption_mode=_preemption(values),
         swap=swap,
         layout=made.layout,
         enable_prefix_caching=made.prefix_caching,
@@ -299,7 +305,7 @@ def _requests(
             "workload is missing; give arrival and lengths, requests, or a trace", field="workload"
         )
     lengths = {
-        name: length_of(values[name])
+        name: length_of(values[name], name)
         for name in ("prompt_tokens", "output_tokens")
         if values.get(name) is not None
     }

@@ -78,7 +78,7 @@ def parse_size(raw: Mapping[str, Any]) -> SizeRequest:
     sizes = tuple(int(n) for n in _numbers(raw, "tensor_parallel_sizes"))
     if not sizes and "tensor_parallel_size" in raw:
         sizes = (scenario.tensor_parallel_size,)
-    rank = raw.get("rank_by") or "cost"
+    rank = "cost" if raw.get("rank_by") is None else raw["rank_by"]
     if rank not in RANKS:
         raise CapacityError(
             f"rank_by is {str(rank)[:40]!r}; expected one of {', '.join(RANKS)}", field="rank_by"
@@ -176,5 +176,13 @@ def _prices(raw: Mapping[str, Any]) -> dict[str, float]:
     for name, price in value.items():
         checked = _number({"prices_usd_per_gpu_hour": price}, "prices_usd_per_gpu_hour", 0.0, 1e6)
         if checked is not None:
-            found[find_gpu(str(name)).id] = checked
+            found[_priced(str(name))] = checked
     return found
+
+
+def _priced(name: str) -> str:
+    """The card that a price is for."""
+    try:
+        return find_gpu(name).id
+    except CapacityError as error:
+        raise CapacityError(f"prices_usd_per_gpu_hour: {error}", field="prices_usd_per_gpu_hour") from None

@@ -42,10 +42,12 @@ def seconds_text(seconds: float) -> str:
 def between(low: float, high: float) -> str:
     """A range as a message gives it: nobody thinks in 1e-09.
 
-    >>> between(1e-9, 1e7), between(1, 64)
-    ('above 0, at most 10,000,000', '1 to 64')
+    >>> between(1e-9, 1e7), between(1, 64), between(-1e9, 1e9), between(0, 0)
+    ('above 0, at most 10,000,000', '1 to 64', '-1,000,000,000 to 1,000,000,000', 'exactly 0')
     """
-    least = f"{low:g} to" if low == 0 or low >= 1e-3 else "above 0, at most"
+    if low == high:
+        return f"exactly {low:,.10g}"
+    least = "above 0, at most" if 0 < low < 1e-3 else f"{low:,.10g} to"
     return f"{least} {high:,.10g}"
 
 

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from capacity.errors import CapacityError
+from capacity.speed_words import between
 
 Process = Literal["poisson", "gamma", "constant", "burst", "daily", "closed_loop"]
 Distribution = Literal["constant", "lognormal", "uniform", "exponential", "empirical", "mixture"]
@@ -308,7 +309,7 @@ def number(name: str, value: object, low: float, high: float) -> None:
     """Raise CapacityError unless ``value`` is a finite number within [low, high]."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
         seen = str(value)[:40]
-        raise CapacityError(f"{name} is {seen}; expected a number, {low:g} to {high:g}", field=name)
+        raise CapacityError(f"{name} is {seen}; expected a number, {between(low, high)}", field=name)
 
 
 def choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -13,12 +13,13 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from capacity.errors import CapacityError
-from capacity.simulation.admission import POLICIES, Policy
+from capacity.simulation.admission import POLICIES, AdaptiveConcurrency, Policy
 from capacity.simulation.clients import Client
 from capacity.simulation.fleet import Autoscale, Breaker, Failure, FleetSettings
 from capacity.simulation.report import Slo
 from capacity.simulation.settings import SchedulerSettings, SwapTier
 from capacity.simulation.step_time import StepTime
+from capacity.speed_words import between
 
 SIMULATION_KEYS = (
     "num_blocks",
@@ -72,6 +73,15 @@ _WHOLE = {
     "initial",
 }
 _WHOLE |= {"minimum", "maximum", "expected_output_tokens", "status"}
+_RANGES = {
+    "min_free_fraction": (0.0, 1.0),
+    "high": (0.0, 1.0),
+    "low": (0.0, 1.0),
+    "status": (400, 599),
+    "initial": (1, 1e12),
+    "minimum": (1, 1e12),
+    "maximum": (1, 1e12),
+}
 _SIGNED = {"shed_above_priority", "keep_up_to"}
 _OPTIONAL = {
     "max_num_queued_reqs",
@@ -99,7 +109,8 @@ def seen(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):
-        return str(value)[:24]
+        text = str(value)
+        return text if len(text) <= 24 else f"a number of {len(text.lstrip('-'))} digits"
     kind = {"dict": "object", "list": "list", "tuple": "list"}.get(type(value).__name__)
     if kind is None:
         return f"a {type(value).__name__}"
@@ -153,11 +164,16 @@ def _typed(value: Any, kind: str, where: str) -> Any:
 
 def _of_kind(value: Any, where: str, *, whole: bool) -> Any:
     """A number as it is, an integral one as int where whole; which values are valid is the record's to say."""
-    good = isinstance(value, int | float) and not isinstance(value, bool)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and not beyond_float(value)
     if good and not (whole and math.isfinite(value) and value != int(value)):
         return int(value) if whole and math.isfinite(value) else value
     what = "a whole number" if whole else "a number"
     raise CapacityError(f"{where} is {seen(value)}; expected {what}", field=where)
+
+
+def beyond_float(value: float) -> bool:
+    """Whether a whole number of JSON has so many digits that no float holds it."""
+    return isinstance(value, int) and value.bit_length() > 1023
 
 
 def number(
@@ -173,9 +189,10 @@ def number(
     if value is None and optional:
         return None
     what = "a whole number" if whole else "a number"
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    good = good and not beyond_float(value) and math.isfinite(value)
     if not good or not low <= value <= high or (whole and value != int(value)):
-        raise CapacityError(f"{where} is {seen(value)}; expected {what}, {low:g} to {high:g}", field=where)
+        raise CapacityError(f"{where} is {seen(value)}; expected {what}, {between(low, high)}", field=where)
     return int(value) if whole else value
 
 
@@ -263,17 +280,24 @@ def _policy(item: Any, where: str) -> Policy:
             kept[key] = value
             continue
         low = -1e9 if key in _SIGNED else 0.0
-        top = 1.0 if key in ("min_free_fraction", "high", "low") else 1e12
+        low, top = _RANGES.get(key, (low, 1e12))
         kept[key] = number(
             value, path, whole=key in _WHOLE | _SIGNED, low=low, high=top, optional=key in _OPTIONAL
         )
-    for key in ("queue_threshold", "kv_threshold", "interval_s"):
+    for key in ("queue_threshold", "kv_threshold", "interval_s", "target_p99_s"):
         if key in kept and kept[key] <= 0:
             raise CapacityError(
                 f"{where}.{key} is {kept[key]}; expected a number above 0", field=f"{where}.{key}"
             )
     if name == "adaptive_concurrency" and "target_p99_s" not in kept:
         raise CapacityError(f"{where}.target_p99_s is missing", field=f"{where}.target_p99_s")
+    for least, most in (("minimum", "maximum"), ("low", "high")):
+        lower, upper = (kept.get(key, getattr(AdaptiveConcurrency, key)) for key in (least, most))
+        if name == "adaptive_concurrency" and lower > upper:
+            raise CapacityError(
+                f"{where}.{least} is {lower} and {most} {upper}; expected {least} at most {most}",
+                field=f"{where}.{least if least in kept else most}",
+            )
     if name == "token_bucket":
         kept.setdefault("capacity_tokens", 10_000)
         kept.setdefault("refill_tokens_per_s", 1_000)
@@ -304,7 +328,8 @@ def fleet(given: Any, *, replicas: int = 1) -> FleetSettings:
         refuse_unknown(one, ("replica", "factor"), "fleet.slow_replica")
         place = number(one.get("replica", 0), "fleet.slow_replica.replica", whole=True)
         slow[place] = number(one.get("factor"), "fleet.slow_replica.factor", whole=True, low=1, high=1000)
-    failures = values.get("failures") or []
+    failures = values.get("failures")
+    failures = [] if failures is None else failures
     if not isinstance(failures, list):
         raise CapacityError(f"fleet.failures is {seen(failures)}; expected a list", field="fleet.failures")
     router = values.get("router")

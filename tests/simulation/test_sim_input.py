@@ -108,7 +108,7 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("value", [-1, 0, 1e7, float("nan")])
 def test_a_number_has_one_range_wherever_it_is_checked(value: float) -> None:
     arrival = {"process": "poisson", "rate_rps": value}
-    with pytest.raises(CapacityError, match="expected a number, 1e-09 to 1e\\+06"):
+    with pytest.raises(CapacityError, match="expected a number, above 0, at most 1,000,000"):
         run_simulate({**GOOD, "workload": poisson(arrival=arrival)})
 
 
