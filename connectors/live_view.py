@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from capacity.diagnosis import diagnose, down_verdict
-from capacity.forecast import Forecast, time_to_full
+from capacity.forecast import Forecast
 from capacity.pool_diagnosis import diagnose_pool
 from capacity.telemetry import (
     EngineSnapshot,
@@ -26,11 +26,10 @@ from capacity.telemetry import (
 from capacity.telemetry.pool import label
 from capacity.verdicts import Verdict
 from connectors.poller import Load, TargetView
+from connectors.report import forecast_of
 
 RATE_WINDOW_S = 60.0
 RATE_SCRAPES = 4
-# Verdicts under which the KV gauge does not move, or is old: its trend says nothing about what comes.
-STANDING = ("stalled", "stale", "asleep", "down", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,7 @@ def build(views: Sequence[TargetView], *, now_s: float) -> LiveView:
                 release=window.latest.release,
                 verdict=verdicts[name],
                 signals=signals,
-                forecast=_forecast(occupancy[window.target, window.engine], signals, verdicts[name].name),
+                forecast=forecast_of(occupancy[window.target, window.engine], signals, verdicts[name].name),
                 age_s=max(0.0, now_s - window.latest.time_s),
             )
         )
@@ -174,19 +173,6 @@ def _as_engine(snapshot: TargetSnapshot) -> EngineSnapshot:
 def _reason(view: TargetView) -> str:
     latest = view.latest
     return (latest.reason if latest is not None else None) or "no answer"
-
-
-def _forecast(window: EngineWindow, signals: Signals, verdict_name: str) -> Forecast:
-    """When this replica's pool is full, from the scrapes in memory; refused where its gauge stands still."""
-    if verdict_name in STANDING:
-        return Forecast(reason=f"{verdict_name}: its KV usage says nothing about what comes")
-    parts = (signals.number("prompt_tokens_per_s"), signals.number("generation_tokens_per_s"))
-    return time_to_full(
-        [s.time_s for s in window.snapshots],
-        [s.value("kv_usage").number for s in window.snapshots],
-        inflow_tokens_per_s=None if None in parts else sum(p or 0.0 for p in parts),
-        capacity_tokens=signals.number("kv_capacity_tokens"),
-    )
 
 
 def _gone(view: TargetView, reason: str, now_s: float) -> EngineView:

@@ -7,10 +7,11 @@ Left out: taking snapshots (``scrape``, ``poller``) and printing (``__main__``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from capacity.diagnosis import diagnose
+from capacity.forecast import Forecast, time_to_full
 from capacity.pool_diagnosis import diagnose_pool
 from capacity.telemetry import (
     EngineConfig,
@@ -28,17 +29,20 @@ from capacity.telemetry.pool import label
 from capacity.verdicts import Verdict
 
 NONE = unknown(State.MISSING, "readings without an engine")
+# Verdicts under which the KV gauge does not move, or is old: its trend says nothing about what comes.
+STANDING = ("stalled", "stale", "asleep", "down", "unknown")
 NO_CONFIG = EngineConfig(block_size=NONE, num_blocks=NONE, kv_capacity_tokens=NONE, max_concurrency=NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One engine: its window, signals and verdict. ``label`` is unique in the pool."""
+    """One engine: its window, signals, verdict and time to full. ``label`` is unique in the pool."""
 
     label: str
     window: EngineWindow
     signals: Signals
     verdict: Verdict
+    forecast: Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +58,8 @@ class PoolReport:
     down: Mapping[str, str] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """``{target, engines: [{engine, model_name, release, signals, verdict}], pool: {signals,
-        verdict}}``.
+        """``{target, engines: [{engine, model_name, release, signals, verdict, time_to_full_s}], pool:
+        {signals, verdict}}``.
         """
         return {
             "target": self.target,
@@ -66,6 +70,7 @@ class PoolReport:
                     "release": one.window.latest.release,
                     "signals": one.signals.as_json(),
                     "verdict": one.verdict.as_json(),
+                    "time_to_full_s": asdict(one.forecast),
                 }
                 for one in self.engines
             ],
@@ -73,6 +78,19 @@ class PoolReport:
             "window_s": self.seconds,
             "notes": list(self.notes),
         }
+
+
+def forecast_of(window: EngineWindow, signals: Signals, verdict_name: str) -> Forecast:
+    """When this engine's pool is full, from the scrapes of ``window``; refused where its gauge stands still."""
+    if verdict_name in STANDING:
+        return Forecast(reason=f"{verdict_name}: its KV usage says nothing about what comes")
+    parts = (signals.number("prompt_tokens_per_s"), signals.number("generation_tokens_per_s"))
+    return time_to_full(
+        [s.time_s for s in window.snapshots],
+        [s.value("kv_usage").number for s in window.snapshots],
+        inflow_tokens_per_s=None if None in parts else sum(p or 0.0 for p in parts),
+        capacity_tokens=signals.number("kv_capacity_tokens"),
+    )
 
 
 def shared_windows(target: str, snapshots: Sequence[TargetSnapshot]) -> list[EngineWindow]:
@@ -141,12 +159,14 @@ def pool_report(
     reports = []
     for window in windows:
         signals = engine_signals(window)
+        verdict = diagnose(window, signals, now_s=now_s, interval_s=interval_s)
         reports.append(
             EngineReport(
                 label=label(window, windows),
                 window=window,
                 signals=signals,
-                verdict=diagnose(window, signals, now_s=now_s, interval_s=interval_s),
+                verdict=verdict,
+                forecast=forecast_of(window, signals, verdict.name),
             )
         )
         notes += signals.notes

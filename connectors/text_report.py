@@ -5,6 +5,7 @@ Left out: JSON (``report``).
 
 from __future__ import annotations
 
+from capacity.forecast import Forecast
 from capacity.telemetry import SIGNALS, Signals, State, Value
 from connectors.report import PoolReport
 
@@ -47,6 +48,14 @@ def shown(name: str, value: Value) -> str:
     return text
 
 
+def _full(forecast: Forecast) -> str:
+    if forecast.expected_s is None:
+        return f"- ({forecast.reason})"
+    if not forecast.low_s or forecast.high_s is None:
+        return f"{forecast.expected_s:.0f}"
+    return f"{forecast.expected_s:.0f} ({forecast.low_s:.0f} to {forecast.high_s:.0f})"
+
+
 def _table(signals: Signals) -> list[str]:
     return [f"    {name:<26} {shown(name, signals[name])}" for name in SIGNALS]
 
@@ -64,6 +73,7 @@ def lines(report: PoolReport) -> list[str]:
         if len(report.engines) > 1:
             out.append(f"    {one.verdict.summary}")
         out += _table(one.signals)
+        out.append(f"    {'time_to_full_s':<26} {_full(one.forecast)}")
     if len(report.engines) > 1:
         out.append("pool")
         out += _table(report.signals)

@@ -11,7 +11,8 @@ import streamlit as st
 
 from capacity.telemetry import Value
 from capacity.verdicts import thresholds
-from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, STANDING, EngineView, LiveView
+from connectors.live_view import RATE_SCRAPES, RATE_WINDOW_S, EngineView, LiveView
+from connectors.report import STANDING
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 

@@ -197,3 +197,8 @@ def test_tables_of_samples(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["pool"]["signals"]["kv_usage"]["value"] == 0.932
     assert found["pool"]["signals"]["running"]["value"] == 8
     assert found["pool"]["verdict"]["name"] == "KV-bound"
+    full = found["engines"][0]["time_to_full_s"]  # 0.0004 a second, 0.068 to go
+    assert full["expected_s"] == pytest.approx(170, abs=3) and full["low_s"] < 170 < full["high_s"]
+    status, found, _ = run(capsys, str(metrics_files.path("v1_single_busy.prom")))
+    assert found["engines"][0]["time_to_full_s"]["expected_s"] is None
+    assert found["engines"][0]["time_to_full_s"]["reason"].startswith("too few scrapes: 1 over 0 s")
