@@ -54,6 +54,7 @@ FILES = {
     "simulate": ("trace", "request trace, CSV or JSONL"),
     "calibrate": ("measured", "timings of single requests, CSV or JSONL"),
 }
+FILE_WORDS = {"trace": "trace", "measured": "measured file"}
 ABOUT = "What LLM serving holds: memory, KV blocks, concurrent requests, speed and queueing."
 EXAMPLE = "example: python -m capacity plan --model llama-3.1-8b --gpu h100 --max-model-len 16000"
 
@@ -262,9 +263,13 @@ def _call(
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise CapacityError(f"cannot read the {name} {path[:120]!r}: {error.strerror}") from None
+            raise CapacityError(
+                f"cannot read the {FILE_WORDS[name]} {path[:120]!r}: {error.strerror}"
+            ) from None
         except UnicodeDecodeError:
-            raise CapacityError(f"cannot read the {name} {path[:120]!r}: it is not text in UTF-8") from None
+            raise CapacityError(
+                f"cannot read the {FILE_WORDS[name]} {path[:120]!r}: it is not text in UTF-8"
+            ) from None
     seed = _from_flag("seed", "number", options.seed) if options.seed is not None else raw.pop("seed", 0)
     return handler(raw, **{f"{name}_text": text}, seed=seed)
 

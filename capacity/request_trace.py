@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from capacity.errors import CapacityError
+from capacity.hf_config.text import unique_keys
 from capacity.workload import MAX_REQUESTS, MAX_TOKENS, Requests
 
 ARRIVAL = ("arrival_s", "timestamp", "arrival_time", "arrived_at", "time", "arrival_ms", "timestamp_ms")
@@ -64,6 +65,11 @@ def table_rows(text: str, plain: str, known: Sequence[str]) -> Iterator[tuple[in
         raise CapacityError(f"the trace is empty; expected CSV with {plain}, or JSON lines", field="trace")
     if "\x00" in body[:4096]:
         raise CapacityError("the trace is not text; expected CSV or JSON lines", field="trace")
+    if body[0] in "<[":
+        kind = "an HTML or XML page" if body[0] == "<" else "a JSON list"
+        raise CapacityError(
+            f"the trace is {kind}; expected CSV with {plain}, or JSON lines: one object a line", field="trace"
+        )
     above = text[: text.find(body)].count("\n")
     for line, row in _json_rows(body) if body[0] == "{" else _csv_rows(body, known):
         yield line + above, row
@@ -98,7 +104,9 @@ def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=unique_keys)
+        except CapacityError as error:
+            raise CapacityError(f"line {number} of the trace: {error}", field="trace") from None
         except (ValueError, RecursionError):
             raise CapacityError(f"line {number} of the trace is not JSON", field="trace") from None
         if not isinstance(row, dict):
@@ -177,13 +185,13 @@ class TimeKinds:
     def seconds(self, value: Any, line: int, name: str) -> float:
         """Seconds of a number or a date; a date without an offset is read as UTC. Raises CapacityError."""
         try:
-            number = float(str(value) if isinstance(value, bool) else value)
+            number = _float(value)
         except (TypeError, ValueError):
             try:
                 moment = datetime.fromisoformat(str(value).strip())
             except ValueError:
                 raise CapacityError(
-                    f"line {line} of the trace has {name} {str(value)[:40]!r}; expected seconds or a date and time",
+                    f"line {line} of the trace has {name} {_cell(value)}; expected seconds or a date and time",
                     field="trace",
                 ) from None
             self._one_kind(line, name, self.numbers, "a date after lines with numbers")
@@ -192,7 +200,7 @@ class TimeKinds:
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         if not math.isfinite(number):
             raise CapacityError(
-                f"line {line} of the trace has {name} {value}; expected a finite number", field="trace"
+                f"line {line} of the trace has {name} {_cell(value)}; expected a finite number", field="trace"
             )
         self._one_kind(line, name, self.local + self.offset, "a number after lines with dates")
         self.numbers += 1
@@ -217,15 +225,44 @@ class TimeKinds:
 def tokens_in(value: Any, line: int, name: str) -> int:
     """A whole number of tokens from a cell. Raises CapacityError."""
     try:
-        number = float(str(value) if isinstance(value, bool) else value)
+        number = _float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number <= MAX_TOKENS or number != int(number):
         raise CapacityError(
-            f"line {line} of the trace has {name} {str(value)[:40]!r}; expected a whole number of tokens, 0 or more",
+            f"line {line} of the trace has {name} {_cell(value)}; expected a whole number of tokens, 0 or more",
             field="trace",
         )
     return int(number)
+
+
+def _float(value: Any) -> float:
+    """A cell as a float, infinite beyond its range. Raises TypeError or ValueError for what is no number."""
+    try:
+        return float(str(value) if isinstance(value, bool) else value)
+    except OverflowError:  # a whole number of JSON of hundreds of digits
+        return math.inf
+
+
+def _cell(value: Any) -> str:
+    """A cell as a message quotes it: texts in quotes, the rest as JSON spells it, at most 40 characters."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return shown_number(value)
+
+
+def shown_number(value: float) -> str:
+    """A number at a length that can be read.
+
+    >>> shown_number(0.5), shown_number(10**400), shown_number(1234567.0)
+    ('0.5', 'a number of 401 digits', '1234567.0')
+    """
+    text = str(value)
+    return text if len(text) <= 40 else f"a number of {len(text.lstrip('-'))} digits"
 
 
 def _priority(value: Any, line: int) -> int:
@@ -233,7 +270,7 @@ def _priority(value: Any, line: int) -> int:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         raise CapacityError(
-            f"line {line} of the trace has priority {str(value)[:40]!r}; expected a whole number",
+            f"line {line} of the trace has priority {_cell(value)}; expected a whole number",
             field="trace",
         ) from None
 
@@ -244,6 +281,17 @@ def _keys(value: Any, line: int) -> tuple[object, ...]:
             f"line {line} of the trace has hash_ids that are not a list of ids", field="trace"
         )
     return tuple(value)
+
+
+def check_span(seconds: float) -> None:
+    """Raise CapacityError for arrivals over more than 400 days."""
+    if seconds > MAX_SPAN_S:
+        days = seconds / 86_400
+        raise CapacityError(
+            f"the trace spans {f'{days:,.0f}' if days < 1e9 else f'{days:.3g}'} days; expected one time base, all relative or "
+            "all absolute, within 400 days",
+            field="trace",
+        )
 
 
 def _rebased(arrival: list[float], name: str, *, milliseconds: bool) -> tuple[list[float], list[str]]:
@@ -264,12 +312,7 @@ def _rebased(arrival: list[float], name: str, *, milliseconds: bool) -> tuple[li
                 notes.append(f"{name} was read as {unit} since 1970")
                 break
     absolute = first * scale > EPOCH_S
-    if (last - first) * scale > MAX_SPAN_S:
-        raise CapacityError(
-            f"the trace spans {(last - first) * scale / 86_400:,.0f} days; expected one time base, all relative or all "
-            "absolute, within 400 days",
-            field="trace",
-        )
+    check_span((last - first) * scale)
     if absolute or first < 0:
         notes.append("arrival times are absolute and were rebased to the first arrival")
         return [(at - first) * scale for at in arrival], notes

@@ -6,13 +6,23 @@ itself; fitting (calibration).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from capacity.errors import CapacityError
-from capacity.request_trace import ARRIVAL, OUTPUT, PROMPT, TimeKinds, table_rows, tokens_in
+from capacity.request_trace import (
+    ARRIVAL,
+    MAX_SPAN_S,
+    OUTPUT,
+    PROMPT,
+    TimeKinds,
+    check_span,
+    table_rows,
+    tokens_in,
+)
 from capacity.workload import Requests
 
 FIELD = "measured"
@@ -20,6 +30,7 @@ PLAIN = "arrival_s,prompt_tokens,output_tokens,ttft_s,e2e_s"
 MOST_ROWS = 20_000
 ONE_CLOCK_S = 3600.0
 ROUNDING_S = 2e-3
+SHORTEST_S = 0.001
 START = (*ARRIVAL, "start_s", "start_time", "sent_s")
 QUEUED = ("queued_ts", "queued_s")
 FIRST_AT = ("first_token_s", "first_token_ts", "first_token_time")
@@ -95,6 +106,7 @@ def _read(text: str) -> Measured:
     arrival = _arrival(table, names, notes)
     zero = float(arrival.min())
     arrival = arrival - zero
+    check_span(float(arrival.max()))
     first = table["first_after"] + arrival if "first_after" in table else table["first_at"] - zero
     if "end_after" in table:
         end = table["end_after"] + arrival
@@ -103,6 +115,9 @@ def _read(text: str) -> Measured:
     else:
         end = first + table["tpot"] * np.maximum(table["output"] - 1, 0)
     _check_order(lines, names, arrival, first, end)
+    _check_times(arrival, end)
+    if (np.diff(arrival) < 0).any():
+        notes.append("arrivals were not in order of time and have been sorted")
     order = np.argsort(arrival, kind="stable")
     requests = Requests.of(
         arrival_s=arrival[order],
@@ -177,7 +192,7 @@ def _cell(value: Any, what: str, name: str, line: int, kind: TimeKinds) -> float
         if what == "output" and value in MISSING:  # a request that failed
             return 0.0
         return float(tokens_in(value, line, name))
-    if value in MISSING and what != "arrival":
+    if what != "arrival" and (value in MISSING or (isinstance(value, float) and math.isnan(value))):
         return float("nan")
     return kind.seconds(value, line, name)
 
@@ -209,6 +224,16 @@ def _arrival(table: dict[str, np.ndarray], names: dict[str, str], notes: list[st
             "queued_ts beside them, or seconds after the arrival (ttft_s, e2e_s)"
         )
     return arrival
+
+
+def _check_times(arrival: np.ndarray, end: np.ndarray) -> None:
+    """Answers that took some time, and not for ever: nothing else can be fitted."""
+    took = (end - arrival)[np.isfinite(end)]
+    if took.size and not SHORTEST_S <= float(took.max()) <= MAX_SPAN_S:
+        raise CapacityError(
+            f"the longest answer of the trace took {float(took.max()):.3g} s; expected seconds, from {SHORTEST_S:g} to "
+            f"{MAX_SPAN_S:,.0f}"
+        )
 
 
 def _check_order(

@@ -152,3 +152,10 @@ def test_the_h100_start_ups_have_every_printed_term() -> None:
         )
         assert found.terms[1].bytes / GIB == pytest.approx(float(row["activation_peak_gib"]), abs=0.08)
         assert found.terms[3].bytes / GIB == pytest.approx(float(row["non_torch_gib"]), abs=0.02)
+
+
+def test_no_term_is_below_nothing() -> None:
+    # residuals of a fit may be negative, memory is not
+    for row in coefficients():
+        if row.name.endswith("_gib"):
+            assert 0 <= row.low <= row.value <= row.high, (row.name, row.first_release, row.when)

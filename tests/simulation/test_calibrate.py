@@ -152,4 +152,4 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(argv, stdout=io.StringIO()) == 2
     assert capsys.readouterr().err.startswith("measured is missing; expected a file of single requests")
     assert main([*argv, "--measured", "none.csv"], stdout=io.StringIO()) == 2
-    assert capsys.readouterr().err == "cannot read the measured 'none.csv': No such file or directory\n"
+    assert capsys.readouterr().err == "cannot read the measured file 'none.csv': No such file or directory\n"

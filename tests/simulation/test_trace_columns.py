@@ -68,7 +68,7 @@ def test_mooncake_rows_without_hash_ids_are_said() -> None:
 
 
 def test_true_is_no_number_and_lines_are_counted_from_the_top() -> None:
-    with pytest.raises(CapacityError, match="line 4 of the trace has output_tokens 'True'"):
+    with pytest.raises(CapacityError, match="line 4 of the trace has output_tokens true;"):
         parse_trace(
             '\n\n{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": 1}\n'
             '{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": true}\n'
