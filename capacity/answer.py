@@ -159,7 +159,9 @@ def _memory(plan: Plan) -> dict[str, Any]:
         "kv_cache_basis": "measured" if given else bill.kv_cache.basis if bill else "measured",
         "kv_cache_gib_by_stage": [gib(value) for value in plan.kv_bytes],
         "graphs_in_budget": bill.graphs_in_budget if bill else None,
-        "effective_utilization": bill.effective_utilization if bill else None,
+        "effective_utilization": bill.effective_utilization
+        if bill and bill.effective_utilization > 0
+        else None,
         "minimum_gib": gib(plan.minimum_bytes) if plan.minimum_bytes is not None else None,
         "reserved_gib": gib(bill.budget_bytes) if bill else None,
         "weights": {

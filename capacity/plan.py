@@ -137,7 +137,7 @@ def plan(scenario: Scenario) -> Plan:
     )
     pool = build_pool(grouping, layers, inputs, r.release.kv)
     counted = _concurrency(r, grouping, pool, inputs, stages, low, high)
-    fit, binding, reason = verdict_of(r, bills, pool, counted, low, high, given is not None)
+    fit, binding, reason = verdict_of(r, bills, pool, counted, low, high, given is not None, grouping, inputs)
     need = blocks_per_request(grouping, r.max_model_len, inputs, r.release.kv)
     minimum = None
     if bills is not None:

@@ -12,7 +12,8 @@ from typing import Literal
 from capacity.concurrency import Concurrency, prompt_of
 from capacity.kv_cache.grouping import Grouping
 from capacity.kv_cache.layout import KERNEL_BLOCK, CacheLayout
-from capacity.kv_cache.pool import Pool
+from capacity.kv_cache.pool import Pool, PoolInputs
+from capacity.kv_cache.requests import blocks_per_request
 from capacity.memory_terms import StageBills, weights_of
 from capacity.resolve import Resolved
 from capacity.state_caching import state_caching_warnings
@@ -52,6 +53,8 @@ def verdict_of(
     low: tuple[int, ...],
     high: tuple[int, ...],
     given: bool,
+    grouping: Grouping,
+    inputs: PoolInputs,
 ) -> tuple[Fit, Binding | None, str]:
     if bills is not None and not given and r.total_bytes is not None:
         others = (r.scenario.other_memory_gib or 0.0) * GIB
@@ -118,6 +121,13 @@ def verdict_of(
         longest = pool.longest_max_model_len or 0
         fit: Fit = "marginal" if counted.high >= 1 else "no"
         tail = f"; the longest max_model_len that starts is {longest:,}" if longest else ""
+        runs = _longest_that_runs(r, pool, grouping, inputs)
+        if runs < longest:
+            tail += (
+                f", and the longest request beside the block that the engine keeps has {runs:,} tokens"
+                if runs
+                else ", and no request fits beside the block that the engine keeps"
+            )
         return fit, "kv_cache", f"{pool.refusal}{tail}"
     if counted.guaranteed < 1:
         return (
@@ -135,6 +145,19 @@ def verdict_of(
             "the estimate fits one full-length request, the low end of its interval does not",
         )
     return "yes", counted.binding, ""
+
+
+def _longest_that_runs(r: Resolved, pool: Pool, grouping: Grouping, inputs: PoolInputs) -> int:
+    """The longest request in tokens, up to the longest max_model_len that starts, for which the pool has blocks beside the
+    one that the engine keeps: the start-up check of some releases does not count that one.
+    """
+    room = pool.num_blocks - (1 if r.release.runner == "v1" else 0)
+    low, high = 0, pool.longest_max_model_len or 0
+    while low < high:
+        at = (low + high + 1) // 2
+        fits = blocks_per_request(grouping, at, inputs, r.release.kv) <= room
+        low, high = (at, high) if fits else (low, at - 1)
+    return low
 
 
 def _workload_warnings(r: Resolved) -> list[str]:

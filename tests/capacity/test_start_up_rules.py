@@ -164,3 +164,22 @@ def test_a_stage_without_a_cache_of_its_own_does_not_start() -> None:
     with pytest.raises(CapacityError, match="pipeline stage 3 of 3 holds no layer with a cache of its own"):
         planned(model_config=gemma, pipeline_parallel_size=3)
     assert planned(model_config=gemma, pipeline_parallel_size=3, pipeline_layer_split=[8, 8, 19]).pool
+
+
+def test_a_length_that_starts_and_never_runs_is_not_the_advice() -> None:
+    # 0.10.0 checks one request against all 1,862 blocks of 16 tokens and keeps one of them
+    scenario = {
+        "model": "nvidia/Llama-3.1-Nemotron-Nano-8B-v1",
+        "gpu": "l4",
+        "max_model_len": 32768,
+        "engine_version": "0.10.0",
+        "max_num_batched_tokens": 2048,
+    }
+    found = plan(Scenario.parse({**scenario, "num_gpu_blocks_override": 1862}))
+    assert found.reason.endswith(
+        "; the longest max_model_len that starts is 29,792, and the longest request beside the block that the engine keeps "
+        "has 29,776 tokens"
+    )
+    # 0.32.0 checks against the blocks that requests can get: both are the same
+    newer = {**scenario, "engine_version": "0.32.0", "num_gpu_blocks_override": 1862}
+    assert plan(Scenario.parse(newer)).reason.endswith("; the longest max_model_len that starts is 29,776")
