@@ -23,6 +23,7 @@ from capacity.verdicts import (
     Severity,
     Verdict,
     actions,
+    down_actions,
     evidence,
     named_for,
     verdict,
@@ -52,7 +53,8 @@ def diagnose(
 
 def down_verdict(reason: str) -> Verdict:
     """The verdict on a target that does not answer with metrics."""
-    return verdict("down", Severity.CRITICAL, Confidence.HIGH, f"down: {reason}", Evidence(text=reason))
+    found = verdict("down", Severity.CRITICAL, Confidence.HIGH, f"down: {reason}", Evidence(text=reason))
+    return replace(found, actions=down_actions(reason))
 
 
 def with_rejections(found: Verdict, rate: Value) -> Verdict:

@@ -44,11 +44,10 @@ def diagnose_pool(
 
 
 def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, str]) -> Verdict:
-    if not verdicts:
-        if not down:
-            return verdict("unknown", Severity.INFO, Confidence.LOW, "unknown: the pool has no engine")
-        first = next(iter(down.values()))
-        return replace(down_verdict(first), evidence=tuple(_down_lines(down)))
+    if not verdicts and not down:
+        return verdict("unknown", Severity.INFO, Confidence.LOW, "unknown: the pool has no engine")
+    if not verdicts and len(set(down.values())) == 1:
+        return replace(down_verdict(next(iter(down.values()))), evidence=tuple(_down_lines(down)))
     every = dict(verdicts) | {name: down_verdict(reason) for name, reason in down.items()}
     spread = _imbalance(verdicts, pool)
     if spread is not None and not any(v.name in ("stalled", "restarting", "down") for v in every.values()):
@@ -67,7 +66,8 @@ def _of_all(verdicts: Mapping[str, Verdict], pool: Signals, down: Mapping[str, s
     worst = every[first]
     same = [name for name, v in every.items() if v.name == worst.name]
     if worst.name == "down" and len({every[name].summary for name in same}) > 1:
-        worst = replace(worst, summary="down: no metrics, for different reasons")
+        each = dict.fromkeys(one for name in same for one in every[name].actions)
+        worst = replace(worst, summary="down: no metrics, for different reasons", actions=tuple(each))
     severity = worst.severity
     if worst.name == "down" and len(same) < len(every):
         others = max((v.severity for n, v in every.items() if n not in same), key=SEVERITIES.index)

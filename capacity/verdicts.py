@@ -166,6 +166,22 @@ def actions(verdict: str) -> tuple[Action, ...]:
 
 
 @cache
+def _down_actions() -> tuple[tuple[str, Action], ...]:
+    rows = _table("down_actions.csv")
+    return tuple((row["says"], Action(action=row["action"], flag="", cost=row["cost"])) for row in rows)
+
+
+def down_actions(reason: str) -> tuple[Action, ...]:
+    """What to do about a target that cannot be read, by what its reason says; else what holds for any outage.
+
+    >>> down_actions("the server asks for credentials (401)")[0].cost
+    'none'
+    """
+    found = next((one for says, one in _down_actions() if says in reason), None)
+    return actions("down") if found is None else (found,)
+
+
+@cache
 def _flags() -> Mapping[tuple[str, str], str]:
     return {(row["engine"], row["flag"]): row["name"] for row in _table("engine_flags.csv")}
 

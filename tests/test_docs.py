@@ -69,6 +69,9 @@ def test_the_runbook_has_each_verdict_action_and_alert() -> None:
         rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", parts[name], flags=re.M)[2:]
         wanted = [one for one in verdicts.actions(name) if one.action != "nothing to do"]
         assert rows == [(a.action, f"`{a.flag}`" if a.flag else "none", a.cost) for a in wanted], name
+    reasons = (ROOT / "capacity" / "catalog" / "down_actions.csv").read_text(encoding="utf-8").splitlines()
+    for row in csv.DictReader(reasons):
+        assert f"\n| {row['says']} | {row['action']} |\n" in parts["down"]
     table = (ROOT / "connectors" / "alert_rules.csv").read_text(encoding="utf-8").splitlines()
     for row in csv.DictReader(table):
         assert f"`{row['alert']}`" in parts[row["verdict"] or "Clients give up"], row["alert"]
