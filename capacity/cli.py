@@ -27,6 +27,7 @@ from capacity.typed import number
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 MAX_LINE = 6_000_000
 MAX_ERROR = 600
+MAX_TABLE = 600_000_000
 KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 # verb -> (module, function, help): imported when asked for, so that a plan never pays for the others.
 VERBS = {
@@ -212,6 +213,16 @@ def _read_file(path: str) -> str:
         return lines.read(MAX_LINE + 1)
 
 
+def _read_table(path: str, what: str) -> str:
+    """The text of a trace or a measured file, at most ``MAX_TABLE`` characters: a device may have no end."""
+    with Path(path).open(encoding="utf-8") as lines:
+        start = lines.read(4096)
+        text = start if "\x00" in start else start + lines.read(MAX_TABLE)
+    if len(text) > MAX_TABLE:
+        raise CapacityError(f"the {what} has more than {MAX_TABLE:,} characters; expected at most that")
+    return text
+
+
 def parse_object(text: str, where: str) -> dict[str, Any]:
     """Text as a JSON object. Raises CapacityError naming ``where``."""
     if len(text) > MAX_LINE:
@@ -261,7 +272,7 @@ def _call(
     text = None
     if path is not None:
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = _read_table(path, FILE_WORDS[name])
         except OSError as error:
             raise CapacityError(
                 f"cannot read the {FILE_WORDS[name]} {path[:120]!r}: {error.strerror}"

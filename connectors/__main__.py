@@ -156,6 +156,8 @@ def _scrape(args: argparse.Namespace) -> tuple[PoolReport, int]:
     if args.source is None and not args.prometheus:
         raise BadTarget("nothing to read; valid: a URL, a file, or --prometheus URL")
     if args.source is not None and not args.prometheus and not _is_url(args.source):
+        if args.selector:
+            raise BadTarget("--selector needs --prometheus URL")
         name, found = _files(args)
         report = pool_report(name, found, single="since start")
         return report, 1 if report.down and not report.engines else 0

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NoReturn
@@ -23,6 +24,8 @@ from connectors.demo.metrics_text import parse_release, render
 
 TICK_S = 0.1
 MAX_CATCH_UP_S = 120.0
+LAST_PORT = 65_535
+MOST_REPLICAS = 64
 
 
 class DemoPool:
@@ -287,23 +290,57 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+def _within(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
+    """A reader of numbers from ``low`` to ``high``."""
+    what = "a whole number" if kind is int else "a number"
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text) if len(text) <= 40 else math.nan
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]} is not valid; valid: {what} from {low:g} to {high:,.10g}"
+            )
+        return value
+
+    return read
+
+
 def _parser() -> argparse.ArgumentParser:
     listing = "; ".join(f"{name}: {found.what}" for name, found in incidents().items())
     parser = _Parser(prog="python -m connectors demo", description=__doc__, epilog=listing)
-    parser.add_argument("--port", type=int, default=9800, help="first port; replica i listens on port + i")
-    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument(
+        "--port",
+        type=_within(int, 0, LAST_PORT),
+        default=9800,
+        help="first port; replica i listens on port + i",
+    )
+    parser.add_argument("--replicas", type=_within(int, 1, MOST_REPLICAS), default=3)
     parser.add_argument("--incident", default="calm", help="see below; POST /demo/incident switches it")
     parser.add_argument("--release", default="0.32.0", help="vLLM release whose metric names are exported")
     parser.add_argument("--layout", choices=("ports", "engines"), default="ports")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--speed", type=float, default=1.0, help="engine seconds per second")
-    parser.add_argument("--seconds", type=float, default=None, help="stop after this long (default: Ctrl-C)")
+    parser.add_argument("--seed", type=_within(int, 0, 1e9), default=7)
+    parser.add_argument(
+        "--speed", type=_within(float, 0.01, 1000), default=1.0, help="engine seconds per second"
+    )
+    parser.add_argument(
+        "--seconds", type=_within(float, 0, 1e6), default=None, help="stop after this long (default: Ctrl-C)"
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demonstration pool until Ctrl-C; 2 on a wrong argument, 1 when a port is taken."""
     args = _parser().parse_args(argv)
+    last = args.port + args.replicas - 1
+    if args.port and args.layout == "ports" and last > LAST_PORT:
+        print(
+            f"waterline: port {args.port} and {args.replicas} replicas end at port {last}; valid: at most {LAST_PORT}",
+            file=sys.stderr,
+        )
+        return 2
     try:
         pool = DemoPool(
             replicas=args.replicas,

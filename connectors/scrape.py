@@ -131,9 +131,10 @@ def read_file(path: Path, *, limits: Limits | None = None) -> dict[str, list[Tar
     Raises ConnectorError.
     """
     try:
-        if path.stat().st_size > FILE_CAP_BYTES:
+        with path.open("rb") as file:  # a pipe or a device says no size, so the bytes are counted
+            body = file.read(FILE_CAP_BYTES + 1) if path.stat().st_size <= FILE_CAP_BYTES else None
+        if body is None or len(body) > FILE_CAP_BYTES:
             raise TooLarge(f"{path.name} is larger than {FILE_CAP_BYTES / 1e6:.0f} MB")
-        body = path.read_bytes()
         when = path.stat().st_mtime
     except OSError as error:
         reason = error.strerror.lower() if error.strerror else "unknown cause"

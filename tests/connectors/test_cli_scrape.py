@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,7 @@ BAD = [
     ["a.prom", "--max-num-seqs", "0"],
     ["a.prom", "--nonsense"],
     ["--selector", '{job="x"}', "http://host"],
+    ["--selector", '{job="x"}', str(metrics_files.path("v1_single_busy.prom"))],
     [str(metrics_files.path("vllm-0.32.0-timeline.csv"))],
     [str(metrics_files.path("python_only.prom"))],
     [str(metrics_files.path("promapi_11k_error.json"))],
@@ -202,3 +206,23 @@ def test_tables_of_samples(capsys: pytest.CaptureFixture[str]) -> None:
     status, found, _ = run(capsys, str(metrics_files.path("v1_single_busy.prom")))
     assert found["engines"][0]["time_to_full_s"]["expected_s"] is None
     assert found["engines"][0]["time_to_full_s"]["reason"].startswith("too few scrapes: 1 over 0 s")
+
+
+def test_a_pipe_is_read_up_to_the_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # a pipe or a device has a size of 0 bytes whatever it holds
+    monkeypatch.setattr("connectors.scrape.FILE_CAP_BYTES", 1_000_000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def fill() -> None:
+        with suppress(BrokenPipeError), pipe.open("wb") as end:
+            end.write(b"#" * 3_000_000)
+
+    writer = threading.Thread(target=fill)
+    writer.start()
+    assert main(["scrape", str(pipe)]) == 2
+    writer.join(timeout=10)
+    assert not writer.is_alive()
+    assert capsys.readouterr().err == "waterline: pipe is larger than 1 MB\n"

@@ -209,3 +209,35 @@ def test_engines_of_one_url_have_labels(pool: DemoPool) -> None:
     assert len(parallel.urls) == 1
     assert all(f'vllm:num_requests_running{{engine="{i}"' in text for i in range(3))
     assert text.count("vllm:admission_rejections_total{") == 2  # one per reason, not per engine
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "valid"),
+    [
+        ("--port", "-1", "a whole number from 0 to 65,535"),
+        ("--port", "99999", "a whole number from 0 to 65,535"),
+        ("--port", "x", "a whole number from 0 to 65,535"),
+        ("--replicas", "0", "a whole number from 1 to 64"),
+        ("--replicas", "1000000", "a whole number from 1 to 64"),
+        ("--seed", "9" * 50, "a whole number from 0 to 1,000,000,000"),
+        ("--speed", "nan", "a number from 0.01 to 1,000"),
+        ("--speed", "1e400", "a number from 0.01 to 1,000"),
+        ("--seconds", "nan", "a number from 0 to 1,000,000"),
+        ("--seconds", "1e300", "a number from 0 to 1,000,000"),
+    ],
+)
+def test_a_number_out_of_range_is_one_line(
+    flag: str, text: str, valid: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([flag, text])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said == f"waterline: argument {flag}: {text[:40]} is not valid; valid: {valid}\n"
+
+
+def test_ports_of_all_replicas_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--port", "65535", "--replicas", "3"]) == 2
+    assert capsys.readouterr().err == (
+        "waterline: port 65535 and 3 replicas end at port 65537; valid: at most 65535\n"
+    )

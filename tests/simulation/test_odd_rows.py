@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from capacity.cli import main
 from capacity.errors import CapacityError
 from capacity.request_trace import parse_trace
 from capacity.simulation.measured import parse_measured
@@ -86,3 +89,12 @@ def test_rows_out_of_order_are_said() -> None:
     found = parse_measured(f"{HEAD}5,100,20,0.1,0.5\n1,100,20,0.2,0.5\n")
     assert found.requests.arrival_s.tolist() == [0, 4] and found.first_token_s.tolist() == [0.2, 4.1]
     assert found.notes == ("arrivals were not in order of time and have been sorted",)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no device without end")
+@pytest.mark.parametrize(("verb", "flag"), [("simulate", "--trace"), ("calibrate", "--measured")])
+def test_a_device_without_end_is_refused_at_its_start(
+    verb: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, flag, "/dev/zero", "--num-blocks" if verb == "simulate" else "--seed", "9"]) == 2
+    assert "is not text; expected CSV or JSON lines" in capsys.readouterr().err
