@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capacity.errors import CapacityError
+from capacity.hf_config.text import unique_keys
 from capacity.performance.measured import MeasuredPoint, measured_points
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
@@ -103,7 +104,9 @@ def json_of(text: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise CapacityError(f"the file has {len(text):,} characters; expected at most {MAX_CHARACTERS:,}")
     try:
-        return json.loads(text)
+        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique_keys)
+    except CapacityError:
+        raise
     except json.JSONDecodeError as error:
         raise CapacityError(
             f"not JSON at line {error.lineno}, column {error.colno}: {error.msg.lower()}; expected a list of scenarios"

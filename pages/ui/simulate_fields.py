@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capacity.errors import CapacityError
+from capacity.hf_config.text import unique_keys
 from pages.ui.fields import number
 
 POOLS = ("Blocks and step time", "Plan")
@@ -154,13 +155,15 @@ def further(text: str, where: str) -> dict[str, Any]:
     if len(text) > MOST_JSON:
         raise CapacityError(f"the {where} hold {len(text):,} characters; expected at most {MOST_JSON:,}")
     try:
-        found = json.loads(text)
+        found = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique_keys)
+    except CapacityError as error:
+        raise CapacityError(f"the {where}: {error}", field=error.field) from None
     except (ValueError, RecursionError):
         raise CapacityError(
-            f'the {where} are no JSON; expected an object such as {{"until_s": 60}}'
+            f'the {where} are no JSON; expected an object such as {{"events": true}}'
         ) from None
     if not isinstance(found, dict):
-        raise CapacityError(f'the {where} are no object; expected one such as {{"until_s": 60}}')
+        raise CapacityError(f'the {where} are no object; expected one such as {{"events": true}}')
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import streamlit as st
 
 from capacity.errors import CapacityError
+from capacity.hf_config.text import unique_keys
 from pages.ui import inputs as plan_inputs
 from pages.ui.link import pack, unpack
 from pages.ui.simulate_fields import FIELDS, POOLS, Field, from_scenario, merged, to_scenario
@@ -312,7 +313,10 @@ def _open() -> None:
     if upload is None:
         return
     try:
-        found = json.loads(upload.getvalue())
+        found = json.loads(upload.getvalue(), object_pairs_hook=unique_keys)
+    except CapacityError as error:
+        st.session_state[NOTE] = f"the file was not opened: {error}"
+        return
     except (ValueError, RecursionError):
         st.session_state[NOTE] = "the file is no JSON; expected a simulation scenario or a run saved here"
         return

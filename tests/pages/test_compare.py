@@ -154,6 +154,7 @@ def test_file_round_trip_and_every_accepted_form() -> None:
     text = json.dumps({"scenarios": [one.to_json() for one in rows], "settings": {}})
     assert entries_from_text(text) == rows
     assert len(entries_from_text(json.dumps(EXAMPLE))) == 1
+    assert entries_from_text("\ufeff" + json.dumps(EXAMPLE))[0].scenario == BASE
     assert [one.name for one in entries_from_text(json.dumps([EXAMPLE, EXAMPLE]))] == [
         "Qwen3-32B, 1 x h100-sxm",
         "Qwen3-32B, 1 x h100-sxm (2)",
@@ -176,6 +177,7 @@ def test_file_round_trip_and_every_accepted_form() -> None:
         ('[{"model": "x", "price_usd_per_gpu_hour": -1}]', "price_usd_per_gpu_hour is '-1'"),
         ("[" + ",".join(["{}"] * 7) + "]", "7 scenarios"),
         ("[" * 100_000, "nested too deeply"),
+        ('[{"model": "x", "model": "y"}]', "the key 'model' is written twice"),
     ],
 )
 def test_bad_file_is_a_sentence(text: str, said: str) -> None:

@@ -130,6 +130,23 @@ def test_bad_input_is_a_sentence(key: str, text: str, sentence: str) -> None:
     assert sentence.lower() in said(found).lower()
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", 'The further keys are no JSON; expected an object such as {"events": true}'),
+        ("[1]", 'The further keys are no object; expected one such as {"events": true}'),
+        ('{"events": true, "events": false}', "The further keys: the key 'events' is written twice"),
+    ],
+)
+def test_bad_further_keys_are_a_sentence_with_a_key_to_copy(text: str, sentence: str) -> None:
+    found = page(**SMALL)
+    found.text_area(key="sim_json").set_value(text).run()
+    assert sentence in said(found).replace("\\", "")
+    assert found.text_area(key="sim_json").value == text
+    found.text_area(key="sim_json").set_value('\ufeff{"events": true}').run()
+    assert not found.error
+
+
 def test_the_last_run_stays_beside_bad_input() -> None:
     found = page(**SMALL)
     before = figures(found)
