@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capacity.errors import CapacityError
@@ -15,6 +15,7 @@ from capacity.hf_config.text import unique_keys
 from capacity.performance.measured import MeasuredPoint, measured_points
 from capacity.resolve import model_of
 from capacity.scenario import Scenario
+from capacity.scenario_keys import for_verb
 from capacity.speed_options import Variant, format_variants, layout_variants
 
 MOST = 6
@@ -25,12 +26,16 @@ FORMATS = ("bf16", "fp8", "awq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One scenario of a comparison. ``price_usd_per_gpu_hour`` None: the bundled range of its GPU."""
+    """One scenario of a comparison. ``price_usd_per_gpu_hour`` None: the bundled range of its GPU.
+
+    ``notes``: what was left out of the JSON it came from.
+    """
 
     name: str
     scenario: Scenario
     measured: tuple[MeasuredPoint, ...] = ()
     price_usd_per_gpu_hour: float | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a JSON object; ``entry`` reads it back."""
@@ -64,6 +69,7 @@ def entry(raw: Any, *, number: int = 1) -> Entry:
     if name is not None and not isinstance(name, str):
         raise CapacityError(f"scenario {number}: name is no text", field="name")
     try:
+        body, notes = for_verb(body, "plan")
         scenario = Scenario.parse(body)
         measured = measured_points(raw.get("measured_points"))
     except CapacityError as error:
@@ -73,6 +79,7 @@ def entry(raw: Any, *, number: int = 1) -> Entry:
         scenario=scenario,
         measured=measured,
         price_usd_per_gpu_hour=price(raw.get("price_usd_per_gpu_hour")),
+        notes=tuple(one.replace("not used by plan", "not used here") for one in notes),
     )
 
 
@@ -140,14 +147,7 @@ def unique(entries: Sequence[Entry]) -> tuple[Entry, ...]:
         taken, name, count = {other.name for other in found}, one.name, 2
         while name in taken:
             name, count = f"{one.name} ({count})", count + 1
-        found.append(
-            Entry(
-                name=name,
-                scenario=one.scenario,
-                measured=one.measured,
-                price_usd_per_gpu_hour=one.price_usd_per_gpu_hour,
-            )
-        )
+        found.append(replace(one, name=name))
     return tuple(found)
 
 

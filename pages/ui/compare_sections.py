@@ -11,7 +11,7 @@ from pages.ui import compare_table as tables
 from pages.ui.compare_charts import pareto
 from pages.ui.compare_options import options
 from pages.ui.compare_parts import download, draw, ink, plain, table
-from pages.ui.compare_state import PROBLEM, SET, as_file, example, pinned, set_link, settings
+from pages.ui.compare_state import LEFT_OUT, PROBLEM, SET, as_file, example, pinned, set_link, settings
 from pages.ui.compare_sweep import sweep
 from pages.ui.format import first_upper, in_flight, table_csv
 from pages.ui.link import link
@@ -104,6 +104,11 @@ def problem(load_problem: str | None) -> None:
                 icon=":material/error:",
             )
     st.session_state[PROBLEM] = None
+    if left_out := st.session_state.pop(LEFT_OUT, None):
+        st.info(
+            f"**Left out.** {'; '.join(plain(one) for one in left_out)}. The load is set in the sidebar.",
+            icon=":material/info:",
+        )
 
 
 def empty() -> None:

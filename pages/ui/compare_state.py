@@ -18,6 +18,7 @@ from pages.ui.fields import number
 from pages.ui.link import pack, unpack
 
 ENTRIES, PROBLEM, VERSION, SET = "cmp_entries", "cmp_problem", "cmp_version", "cmp_set"
+LEFT_OUT = "cmp_left_out"
 SETTINGS = (
     "cmp_load",
     "cmp_ttft",
@@ -133,6 +134,7 @@ def add_text(text: str, *, what: str = "the text") -> None:
                 f"{len(found)} scenarios come on top of {len(have)}; expected at most {MOST} in all, remove some first"
             )
         put([*have, *found])
+        state[LEFT_OUT] = [f"{one.name}: {note}" for one in found for note in one.notes]
         given = raw.get("settings") if isinstance(raw, dict) else None
         if isinstance(given, dict):
             state.update({k: v[:400] for k, v in given.items() if k in SETTINGS and isinstance(v, str)})

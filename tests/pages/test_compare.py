@@ -187,6 +187,20 @@ def test_bad_file_is_a_sentence(text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_scenario_of_another_verb_is_taken_and_says_what_was_left_out() -> None:
+    found = page()
+    other = {**EXAMPLE, "name": "x", "concurrency": 8, "engine": "vLLM"}
+    found.text_area(key="cmp_paste").input(json.dumps([other])).run()
+    found.button(key="cmp_add").click().run()
+    assert not found.error
+    said = "**Left out.** x: concurrency: a key of estimate and search, not used here."
+    seen = [str(one.value).replace("\\:", ":") for one in found.info]
+    assert [one.startswith(said) for one in seen if "Left out" in one] == [True]
+    assert [one.name for one in found.session_state["cmp_entries"]] == ["x"]
+    found.run()
+    assert not any("Left out" in str(one.value) for one in found.info)
+
+
 def test_pasted_file_adds_to_the_set_and_bad_text_stays() -> None:
     found = page(cmp_set=packed(EXAMPLE))
     found.text_area(key="cmp_paste").input('{"scenarios": [{"modle": 1}]}').run()
