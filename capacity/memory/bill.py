@@ -6,7 +6,7 @@ what weights, peak, non-torch memory and, where charged, graphs leave. Left out:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Literal
 
@@ -170,7 +170,8 @@ def memory_bill(
     return MemoryBill(
         total_bytes=total_bytes,
         budget_bytes=budget,
-        terms=terms,
+        # The spread of a fit may reach below 0, which counts for KV; what a term itself takes does not.
+        terms=tuple(replace(term, low_bytes=max(0.0, term.low_bytes)) for term in terms),
         kv_cache=Term(
             name="kv_cache",
             bytes=kv,
