@@ -33,8 +33,9 @@ from pages.ui.compare_option_rows import (
     split_rows,
     variant_csv,
 )
-from pages.ui.compare_parts import download, plain, table
+from pages.ui.compare_parts import plain, table
 from pages.ui.compare_state import typed
+from pages.ui.downloads import download
 from pages.ui.format import count, first_upper, table_csv
 
 KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}

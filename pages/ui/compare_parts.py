@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages.ui.downloads import download
 from pages.ui.figure import Chart
 from pages.ui.format import UNKNOWN, table_csv
 
@@ -67,21 +68,6 @@ def together(text: str) -> str:
     True
     """
     return text[:1] + text[1:].replace(" ", "\u00a0").replace("-", "\u2011")
-
-
-def download(label: str, data: Any, name: str, mime: str, *, key: str, small: bool = True) -> None:
-    """A download button; ``data`` may be a function that is asked on the click."""
-    st.download_button(
-        label,
-        data,
-        file_name=name,
-        mime=mime,
-        key=key,
-        on_click="ignore",
-        icon=":material/download:",
-        type="tertiary" if small else "secondary",
-        width="content" if small else "stretch",
-    )
 
 
 def table(rows: Sequence[Mapping[str, str]], key: str) -> None:

@@ -10,9 +10,10 @@ from capacity.compare import ROWS, Column, frontier
 from pages.ui import compare_table as tables
 from pages.ui.compare_charts import pareto
 from pages.ui.compare_options import options
-from pages.ui.compare_parts import download, draw, ink, plain, table
+from pages.ui.compare_parts import draw, ink, plain, table
 from pages.ui.compare_state import LEFT_OUT, PROBLEM, SET, as_file, example, pinned, set_link, settings
 from pages.ui.compare_sweep import sweep
+from pages.ui.downloads import download
 from pages.ui.format import first_upper, in_flight, table_csv
 from pages.ui.link import link
 from pages.ui.page_head import page_head

@@ -11,6 +11,7 @@ import streamlit as st
 
 from capacity.verdicts import thresholds
 from pages.ui import live_format as fmt
+from pages.ui.downloads import download
 from pages.ui.link import link
 from pages.ui.live_runbook import advice
 from pages.ui.page_head import page_head
@@ -110,16 +111,7 @@ def _named(what: str, at_s: float, ending: str) -> str:
 
 
 def _download(label: str, data: Any, name: str, mime: str) -> None:
-    st.download_button(
-        label,
-        data,
-        file_name=name,
-        mime=mime,
-        key=f"live_download_{label}",
-        on_click="ignore",
-        icon=":material/download:",
-        width="stretch",
-    )
+    download(label, data, name, mime, key=f"live_download_{label}", small=False)
 
 
 def help_text() -> str:

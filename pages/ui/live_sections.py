@@ -15,6 +15,7 @@ from connectors.live_view import EngineView, LiveView
 from pages.ui import live_charts as charts
 from pages.ui import live_format as fmt
 from pages.ui import live_table
+from pages.ui.downloads import download
 from pages.ui.live_words import plain
 
 HEIGHT, TALL = 210, 250
@@ -166,29 +167,23 @@ def files(view: LiveView, option: charts.Option) -> None:
     """The waterline and the table as files."""
     with st.container(horizontal=True, gap="small"):
         csv_button("waterline", option, label="CSV: waterline")
-        st.download_button(
+        download(
             "CSV: replicas",
             lambda: live_table.full(view).to_csv(index=False),
-            file_name="waterline-replicas.csv",
-            mime="text/csv",
+            "waterline-replicas.csv",
+            "text/csv",
             key="live_csv_replicas",
-            on_click="ignore",
-            icon=":material/download:",
-            type="tertiary",
         )
 
 
 def csv_button(key: str, option: charts.Option, *, label: str = "CSV") -> None:
     """What a chart draws as a file; there, but disabled, where it draws nothing."""
-    st.download_button(
+    download(
         label,
         lambda: charts.csv(option),
-        file_name=f"waterline-{key}.csv",
-        mime="text/csv",
+        f"waterline-{key}.csv",
+        "text/csv",
         key=f"live_csv_{key}",
-        on_click="ignore",
-        icon=":material/download:",
-        type="tertiary",
         disabled="dataset" not in option,
     )
 

@@ -12,6 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from capacity.answer import answer
 from capacity.fixes import fixes
 from capacity.plan import Plan
+from pages.ui.downloads import download
 from pages.ui.format import flat, table_csv
 from pages.ui.inputs import PlanInputs
 from pages.ui.link import link
@@ -106,13 +107,4 @@ def _answer(plan: Plan) -> dict[str, Any]:
 
 
 def _download(label: str, data: Any, name: str, mime: str) -> None:
-    st.download_button(
-        label,
-        data,
-        file_name=name,
-        mime=mime,
-        key=f"plan_download_{name}",
-        on_click="ignore",
-        icon=":material/download:",
-        width="stretch",
-    )
+    download(label, data, name, mime, key=f"plan_download_{name}", small=False)

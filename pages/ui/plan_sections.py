@@ -18,6 +18,7 @@ from capacity.textbook_steps import steps
 from capacity.units import GIB
 from pages.ui import charts, first_charts
 from pages.ui.curve import length_points
+from pages.ui.downloads import download
 from pages.ui.figure import Chart
 from pages.ui.first_charts import Picture
 from pages.ui.format import UNKNOWN, between, count, first_upper, gib, percent, short_model, table_csv
@@ -46,22 +47,6 @@ def name_of(plan: Plan) -> str:
     r = plan.resolved
     gpus = f"{r.parallel.gpus} x {r.gpu.id if r.gpu else 'GPU'}"
     return f"{short_model(r.spec.model_id)} on {gpus}, vLLM {r.release.asked}, {r.max_model_len:,} tokens"
-
-
-def _download(
-    label: str, data: Any, name: str, mime: str, *, key: str | None = None, small: bool = False
-) -> None:
-    st.download_button(
-        label,
-        data,
-        file_name=name,
-        mime=mime,
-        key=key or f"plan_download_{name}",
-        on_click="ignore",
-        icon=":material/download:",
-        type="tertiary" if small else "secondary",
-        width="content" if small else "stretch",
-    )
 
 
 def problem(sentence: str, *, key: str | None, stale: bool) -> None:
@@ -204,7 +189,7 @@ def _fixes(plan: Plan) -> None:
         }
         for fix in found
     ]
-    _download("CSV", table_csv(rows), "fixes.csv", "text/csv", small=True)
+    download("CSV", table_csv(rows), "fixes.csv", "text/csv", key="plan_download_fixes.csv")
 
 
 def details(plan: Plan) -> None:
@@ -223,7 +208,7 @@ def _chart(chart: Chart | Picture, key: str) -> None:
     left, right = st.columns([12, 1], vertical_alignment="center", wrap=False)
     left.markdown(f"**{_plain(chart.title)}**")
     with right, st.container(horizontal=True, horizontal_alignment="right"):
-        _download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", small=True)
+        download("CSV", table_csv(chart.rows), f"{key}.csv", "text/csv", key=f"plan_download_{key}.csv")
     if isinstance(chart, Picture):
         st.echarts_chart(chart.option, height=chart.height, key=f"plan_chart_{key}", alt=chart.alt)
         return
@@ -240,7 +225,7 @@ def _rows(
 ) -> None:
     """A table with its CSV; ``csv``: more columns than there is room for."""
     st.table([dict(row) for row in rows], hide_index=True, border="horizontal")
-    _download("CSV", table_csv(csv or rows), f"{name}.csv", "text/csv", small=True)
+    download("CSV", table_csv(csv or rows), f"{name}.csv", "text/csv", key=f"plan_download_{name}.csv")
 
 
 def _length(plan: Plan) -> None:

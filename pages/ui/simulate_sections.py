@@ -13,6 +13,7 @@ from capacity.simulation.block_map import MOST_BLOCKS, MOST_REQUESTS, block_map
 from pages.ui import simulate_charts as charts
 from pages.ui import simulate_pictures as pictures
 from pages.ui import simulate_words as words
+from pages.ui.downloads import download
 from pages.ui.figure import Chart
 from pages.ui.format import count, first_upper, table_csv
 from pages.ui.link import link
@@ -91,11 +92,7 @@ def _downloads(outcomes: Sequence[Outcome] | None, *, waiting: bool) -> None:
 
 
 def _download(label: str, data: Any, name: str, mime: str, *, small: bool = False) -> None:
-    st.download_button(
-        label, data, file_name=name, mime=mime, key=f"sim_download_{name}", on_click="ignore",
-        icon=":material/download:", type="tertiary" if small else "secondary",
-        width="content" if small else "stretch",
-    )  # fmt: skip
+    download(label, data, name, mime, key=f"sim_download_{name}", small=small)
 
 
 def problem(sentence: str, *, stale: bool) -> None:
